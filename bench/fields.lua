@@ -1,5 +1,5 @@
--- Each request has the next line of a file as a header field, and the second argument, if it is there, as another.
--- A run that comes to the end of the file fails.
+-- Each request has the next line of a file as a header field, and the optional second argument as another.
+-- A run that reaches the end of the file fails.
 local fields, always, sent = {}, "", 0
 
 function init(arguments)

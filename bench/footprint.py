@@ -10,12 +10,12 @@ from bench.servers import BenchError, Server, ask, running
 from bench.workloads import Duration
 
 LOOK_S = 0.001
-"""How often a server that starts is asked whether it answers."""
+"""The interval at which a starting server is checked."""
 REQUESTS, REST_S = 100, 2.0
 
 
 def measure_start(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Start a server as often as there is time; time each start from before the fork to the end of the first 200."""
+    """Start a server repeatedly for the duration; return the median time from before the fork to the first 200."""
     took: list[float] = []
     end = time.monotonic() + duration.measured_s
     while not took or time.monotonic() < end:

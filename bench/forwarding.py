@@ -1,4 +1,4 @@
-"""nginx that asks postd whether a request may pass, beside nginx with a password file, and nginx that asks nothing."""
+"""nginx with `auth_request` to postd, beside nginx with a password file, and nginx without authentication."""
 
 import base64
 import hashlib
@@ -54,7 +54,7 @@ _LOCATIONS = """
 
 
 def proxy(name: str, guard: str = "", http: str = "", locations: str = "") -> Server:
-    """Return nginx before another server of the same nginx, which sends the finished list."""
+    """Return nginx as a proxy of another server in the same nginx, which sends the list from a file."""
     server = nginx()
     settings = server.settings.replace("alias ./list.json;", f"{guard} proxy_pass http://application;")
     settings = settings.replace("    server {\n", f"{_APPLICATION}{http}    server {{\n", 1)
@@ -68,20 +68,20 @@ ASKING = proxy("asking", "auth_request /gate;", _ASKING, _LOCATIONS)
 
 
 def measure_auth_basic(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Measure nginx's own check, with the cheapest hash that it knows beside plain text."""
+    """Measure nginx's own check, with SHA-1, its cheapest hash."""
     hashed = base64.b64encode(hashlib.sha1(PASSWORD.encode()).digest()).decode("ascii")
     (folder / "password").write_text(f"{USER}:{{SHA}}{hashed}\n")
     return measure_logged_in(basic_fields, server, folder, duration)
 
 
 def measure_asking(login: Login, server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Measure requests about each of which nginx asks postd."""
+    """Measure requests that nginx checks with a subrequest to postd each."""
     with _asking(server, folder, "") as asking:
         return measure_logged_in(login, asking, folder, duration)
 
 
 def measure_asking_bearer(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Measure what `measure_asking` does, with an access token."""
+    """Measure as `measure_asking`, with an access token."""
     documents = folder / "issuer"
     documents.mkdir()
     with running(ISSUER, documents) as address:
@@ -93,7 +93,7 @@ def measure_asking_bearer(server: Server, folder: Path, duration: Duration) -> d
 
 @contextmanager
 def _asking(server: Server, folder: Path, more: str) -> Iterator[Server]:
-    """Start postd, with more settings; yield the proxy that asks it, not started."""
+    """Start postd with further settings; yield the proxy that uses it, which is not started."""
     own = folder / "gate"
     own.mkdir()
     (own / "users").write_bytes(set_account(b"", make_account(USER, PASSWORD, REALM)))

@@ -1,7 +1,7 @@
 """Hostile input: each field that a server reads or logs, filled with patterns of the delimiters that parsers know.
 
-A pattern repeats one character, alternates two, puts one before many of another, or nests them: what makes a regular
-expression that backtracks, or a loop that starts anew at each delimiter, take more than linear time.
+A pattern repeats one character, alternates two, puts one before many of another, or nests them. Such texts take a
+backtracking regular expression, or a loop that starts anew at each delimiter, more than linear time.
 """
 
 import base64
@@ -13,7 +13,7 @@ from bench.soaking.server import PASSWORD, USERS
 from bench.soaking.wire import encode_request
 
 SEPARATORS = '=?&;#,:/@"\\%. '
-"""Those that have a meaning in a target, a field of a head, credentials, or JSON: patterns pair each with each."""
+"""Delimiters of request targets, header fields, credentials and JSON; there is a pattern for each pair."""
 
 UNITS = (
     *"!$'()*+-<>[]^_`{|}~\t0a\xff",
@@ -27,7 +27,7 @@ UNITS = (
     "\xcc\x80\xcc\x96",
     "eyJ.",
 )
-"""What else is repeated. The last but one is two combining characters, which Unicode normalization has to sort."""
+"""Further texts to repeat. The last but one is two combining characters, which Unicode normalization has to sort."""
 
 NESTS = (("(", ")"), ("[", "]"), ("{", "}"), ("<", ">"))
 
@@ -54,7 +54,7 @@ def _digest(text: str) -> bytes:
 
 def _basic(text: str) -> bytes:
     user_pass = base64.b64encode(text.encode("latin-1")).decode()
-    # Base64 is a third longer.
+    # Cut to the same length: Base64 is a third longer.
     return encode_request("GET", "/any", [f"Authorization: Basic {user_pass[: len(text)]}"])
 
 
@@ -75,7 +75,7 @@ LOGGED: Mapping[str, Callable[[str], bytes]] = {
     "User-Agent": _field("User-Agent: "),
     "all that is logged": _logged,
 }
-"""Makes a request of a text, by the field that it stands in: those of the access log."""
+"""Functions that make a request with a text in a field, by the name of the field: those of the access log."""
 
 FIELDS: Mapping[str, Callable[[str], bytes]] = {
     **LOGGED,
@@ -110,11 +110,11 @@ FIELDS: Mapping[str, Callable[[str], bytes]] = {
     "post": _body('{"post": "TEXT"}'),
     "chunk extension": _chunks,
 }
-"""As `LOGGED`: all that a server with the settings of the soak reads or logs."""
+"""As `LOGGED`, for all fields that a server with the settings of the soak test reads or logs."""
 
 
 def patterns(size: int) -> Iterator[tuple[str, str]]:
-    """Yield the name of each pattern and its text of `size` characters, each one byte in ISO 8859-1."""
+    """Yield each pattern's name, and its text of `size` characters, each a byte in ISO 8859-1."""
     for unit in (*SEPARATORS, *UNITS):
         yield f"{unit!r} repeated", (unit * size)[:size]
     for first, second in permutations(SEPARATORS, 2):
@@ -125,5 +125,5 @@ def patterns(size: int) -> Iterator[tuple[str, str]]:
 
 
 def harmless(size: int) -> str:
-    """Return as much text without a delimiter."""
+    """Return a text of the same size without delimiters."""
     return ("abcdefghijklmnopqrstuvwxyz" * size)[:size]

@@ -1,4 +1,4 @@
-"""Pages of a list, and whole lists while posts of them change."""
+"""Workloads with pages of a list, and with whole lists whose posts are replaced meanwhile."""
 
 import http.client
 import json
@@ -16,16 +16,16 @@ from bench.servers import REQUEST_S, ROOT, BenchError, Server, ask, running
 from bench.workloads import JSON, LONG_LIST, Duration, check_stored, encode, fill, posts_up_to, text_of
 
 PAGED, PAGE = 1_000, 20
-"""Posts in the store, and in a page."""
+"""The number of posts in the store, and in a page."""
 FIRST_PAGE = f"/post?limit={PAGE}"
 
 LENGTHS = (1_000, 10_000, LONG_LIST)
 WRITES_PER_SECOND = (0, 1, 10, 100)
 CONNECTIONS_FOR_LONG_LIST = 4
-"""With 32 of them, which is some 250 MB of answers, most peers would not complete one in the time."""
+"""With 32 connections, and so some 250 MB of responses, most peers would not complete one in the time."""
 
 TEXTS_FROM = 2 * LONG_LIST
-"""The number in the first text that replaces another: no post has it yet, and the length stays the same."""
+"""The number in the first replacement text: no post has it yet, and it has as many digits as the others."""
 SEED = 1
 
 
@@ -51,12 +51,12 @@ def measure_pages_mixed(server: Server, folder: Path, duration: Duration) -> dic
 
 
 def added_at_least(measured: Load) -> int:
-    """Return how many of the answers of `pages.lua` are of a POST: each connection can lack one at the end."""
+    """Return the least number of POST requests among those of `pages.lua`: each connection can lack one at the end."""
     return max(0, measured.requests // 10 - CONNECTIONS - 1)
 
 
 def check_pages(server: Server, port: int) -> None:
-    """Make sure that the first two pages are what they must be."""
+    """Check the first two pages byte for byte."""
     for after in (0, PAGE):
         answer = ask(port, "GET", f"{FIRST_PAGE}&after={after}")
         expected = encode(posts_up_to(PAGED)[after : after + PAGE])
@@ -70,14 +70,14 @@ def check_pages(server: Server, port: int) -> None:
 
 
 def fill_lists(folder: Path, *, tree: Path = ROOT) -> None:
-    """Make a folder of stores for each length."""
+    """Create a folder with stores for each length."""
     for length in LENGTHS:
         (folder / str(length)).mkdir()
         fill(length, folder / str(length), tree=tree)
 
 
 def measure_lists(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Read the list of each length, beside each number of writes a second."""
+    """Read the list of each length, with each rate of writes beside it."""
     figures: dict[str, float] = {}
     for length in LENGTHS:
         figures |= measure_list(server, folder / str(length), length, duration, WRITES_PER_SECOND)
@@ -87,34 +87,34 @@ def measure_lists(server: Server, folder: Path, duration: Duration) -> dict[str,
 def measure_list(
     server: Server, folder: Path, length: int, duration: Duration, writes_per_second: Sequence[int]
 ) -> dict[str, float]:
-    """Read one list beside different numbers of writes a second, the first of them 0."""
+    """Read a list with different rates of writes beside it, of which the first is 0."""
     figures: dict[str, float] = {}
-    # wrk takes the last -c.
+    # wrk uses the last -c.
     options = [f"-c{CONNECTIONS_FOR_LONG_LIST}"] if length >= LONG_LIST else []
     with running(server, folder) as address, ThreadPoolExecutor(1) as beside:
         writer = Writer(server, address.port, length)
         size = len(ask(address.port, "GET", "/post").body)
         load(server, address.port, duration.warm_up_s, options)
         for number in writes_per_second:
-            ask(address.port, "GET", "/post/1")  # answered when the requests that the load before has left are done
+            ask(address.port, "GET", "/post/1")  # answered after the requests that the previous load has left
             writing = beside.submit(writer.replace, number, duration.measured_s)
             per_second = load(server, address.port, duration.measured_s, options).bytes_per_second / size
             name = f"{length:,}, {number} due/s:"
             figures[f"{name} GET/s"] = per_second
             if number:
                 figures[f"{name} PUT/s"] = writing.result() / duration.measured_s
-                if alone := figures[f"{length:,}, 0 due/s: GET/s"]:  # a slow server may have sent nothing in the time
+                if alone := figures[f"{length:,}, 0 due/s: GET/s"]:  # a slow server may not complete any in the time
                     figures[f"{name} of 0 due/s"] = per_second / alone
         writer.check()
     return figures
 
 
 class Writer:
-    """Replaces posts of a list at random, each with a text as long as the one before, over one connection.
+    """Replaces random posts of a list, each with a text of the same length, over one connection.
 
     Args:
-        server: whose list it is, for errors.
-        port: where it listens on loopback.
+        server: the server, for errors.
+        port: its port on loopback.
         length: number of posts in the list.
     """
 
@@ -126,10 +126,10 @@ class Writer:
         self._numbers = count(TEXTS_FROM)
 
     def replace(self, per_second: int, seconds: int) -> int:
-        """Send a PUT when it is due and the one before is answered; return how many were answered in the time.
+        """Send each PUT when it is due and the previous one is answered; return the number answered in the time.
 
         Raises:
-            BenchError: an answer is not a success, or does not come.
+            BenchError: a response is an error, or is absent.
         """
         in_time, start = 0, time.monotonic()
         end = start + seconds
@@ -153,7 +153,7 @@ class Writer:
         post["post"] = text
 
     def check(self) -> None:
-        """Make sure that the list has all that was written, and is otherwise as before, to the byte."""
+        """Check byte for byte that the list has all replacements, and is otherwise unchanged."""
         answer = ask(self._port, "GET", "/post")
         if answer.status != HTTPStatus.OK or answer.body.rstrip(b"\n") != encode(self._posts):
             raise BenchError(f"{self._server.name}: GET /post answered {answer.status} with another list")

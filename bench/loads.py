@@ -1,4 +1,4 @@
-"""What keeps a server busy, and what is read off meanwhile: wrk, the long list's reader, memory."""
+"""Load generators, and the figures read meanwhile: wrk, a reader of the long list, memory."""
 
 import http.client
 import re
@@ -21,21 +21,21 @@ PIECE_BYTES = 64 * 1024
 
 @dataclass(frozen=True)
 class Load:
-    """What wrk counted."""
+    """The counts of wrk."""
 
     requests: int
     per_second: float
     bytes_per_second: float
-    """Of answers, those included that had not come to their end when the time was over."""
+    """Bytes of responses, also of those that were incomplete at the end of the time."""
 
 
 def load(
     server: Server, port: int, seconds: int, options: Sequence[str] = (), script_arguments: Sequence[str] = ()
 ) -> Load:
-    """Keep the server busy with wrk; for 0 seconds not at all.
+    """Load the server with wrk; do nothing for 0 seconds.
 
     Raises:
-        BenchError: an answer was an error, or did not come.
+        BenchError: a response is an error, or is absent.
     """
     if seconds == 0:
         return Load(0, 0.0, 0.0)
@@ -67,7 +67,7 @@ def script(name: str) -> list[str]:
 
 
 def time_long_list(server: Server, port: int, size: int) -> float:
-    """Return the seconds from before the connection to after the last byte."""
+    """Return the seconds from the start of the connection to the last byte of the response."""
     start = time.perf_counter()
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_S)) as connection:
         connection.request("GET", "/post")
@@ -82,7 +82,7 @@ def time_long_list(server: Server, port: int, size: int) -> float:
 
 
 def time_slow_client(server: Server, port: int, size: int, *, until: Callable[[], bool]) -> list[float]:
-    """Return the seconds that each GET of the list takes a client that makes pauses."""
+    """Return the seconds of each GET of the list by a client that pauses between requests."""
     took: list[float] = []
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_S)) as connection:
         while not until():
@@ -98,12 +98,12 @@ def time_slow_client(server: Server, port: int, size: int, *, until: Callable[[]
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """Return a percentile, of which the finest are tenths: 99.9."""
+    """Return a percentile; `percent` has at most one decimal, such as 99.9."""
     return quantiles(values, n=1000, method="inclusive")[round(percent * 10) - 1]
 
 
 def forget_peak(pid: int) -> None:
-    """Let the kernel count a server's peak from what it has now: what the start took must not hide the list."""
+    """Reset the peak memory that the kernel has counted, so that it does not include the start of the server."""
     try:
         for process in processes_of(pid):
             Path(f"/proc/{process}/clear_refs").write_text("5")
@@ -112,29 +112,29 @@ def forget_peak(pid: int) -> None:
 
 
 def peak_mib(pid: int) -> float:
-    """Return the most memory that the processes of a server have had (VmHWM), added up."""
+    """Return the sum of the peak memory (VmHWM) of a server's processes."""
     total = 0
     for process in processes_of(pid):
         found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())
         if found is None:
-            raise BenchError("the kernel tells no VmHWM of a process")
+            raise BenchError(f"/proc/{process}/status: no VmHWM line")
         total += int(found[1])
     return total / 1024
 
 
 def pss_mib(pid: int) -> float:
-    """Return the memory that the processes of a server have now; what several share is counted once (PSS)."""
+    """Return the memory of a server's processes; shared pages are counted once (PSS)."""
     total = 0
     for process in processes_of(pid):
         found = re.search(r"^Pss:\s+(\d+) kB", Path(f"/proc/{process}/smaps_rollup").read_text(), re.MULTILINE)
         if found is None:
-            raise BenchError("the kernel tells no PSS of a process")
+            raise BenchError(f"/proc/{process}/smaps_rollup: no Pss line")
         total += int(found[1])
     return total / 1024
 
 
 def processes_of(pid: int) -> Iterator[int]:
-    """Iterate over a process and all that descend from it."""
+    """Yield the ids of a process and of its descendants."""
     yield pid
     for children in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in children.read_text().split():

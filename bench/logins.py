@@ -1,4 +1,4 @@
-"""The work that servers with logins are put to."""
+"""Workloads with logins."""
 
 import base64
 import hashlib
@@ -28,26 +28,26 @@ from postd.protocol.password import hash_password, verify_password
 USER, PASSWORD = "bench", "correct horse battery staple"
 FORM = "Content-Type: application/x-www-form-urlencoded"
 DIGESTS_PER_SECOND, SIGNINS_PER_SECOND = 40_000, 500
-"""More than one core answers. A run that comes this far fails."""
+"""More than one core can answer in a second: a run that uses up all of them fails."""
 DIGESTS_A_PROOF = 5
-"""A fifth as many DPoP proofs are made as Digest responses: each is signed, and verified."""
+"""Digest responses for each DPoP proof: a proof takes longer to make and to verify, and fewer are needed."""
 WARM_UP_SIGNINS = 10
 TOKEN_LIFETIME_S = 3600
 KEEP_SESSIONS = ("postd", "falcon")
-"""Those that keep a session in a table. What the others keep is in the cookie alone."""
+"""The servers with a table of sessions. The others keep a session in the cookie alone."""
 
 
 @dataclass(frozen=True)
 class Fields:
-    """Header fields that log in: one that is good for all requests, or as many as are asked for, each good once."""
+    """Header fields with credentials: one for all requests, or one for each of a number of requests."""
 
     each: Sequence[str]
     always: str = ""
-    """A field that goes with each of them, if there is one."""
+    """A further field of all requests; empty if there is none."""
 
 
 Login = Callable[[Server, int, int], Fields]
-"""Returns what logs in to a server at a port, this many times."""
+"""Returns the credentials for a number of requests to a server at a port."""
 
 
 def basic_fields(_server: Server, _port: int, _count: int) -> Fields:
@@ -60,7 +60,7 @@ def session_fields(server: Server, port: int, _count: int) -> Fields:
 
 
 def sign_in(server: Server, port: int, user: str) -> str:
-    """Sign in by form; return the cookie."""
+    """Sign in by form; return the session cookie."""
     answer = ask(port, "POST", "/login", urlencode({"username": user, "password": PASSWORD}), FORM)
     cookie = cookie_of(answer.headers.get("Set-Cookie", ""))
     if answer.status != HTTPStatus.FOUND or not cookie.startswith("session="):
@@ -73,7 +73,7 @@ def cookie_of(set_cookie: str) -> str:
 
 
 def digest_fields(server: Server, port: int, count: int) -> Fields:
-    """Return answers to one challenge, counted from 1 on (RFC 7616 §3.4); a cookie that came with it goes back."""
+    """Return responses to one challenge, with counts from 1 on (RFC 7616 §3.4), and the cookie that came with it."""
     refused = ask(port, "GET", "/post").headers
     challenges = " ".join(refused.get_all("WWW-Authenticate", []))
     found = re.search(r'nonce="([^"]+)"', challenges)
@@ -105,23 +105,23 @@ def md5(text: str) -> str:
 
 
 def measure_known(login: Login, server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Measure what `measure_logged_in` does, for a user of the user file."""
+    """Measure as `measure_logged_in`, with the credentials of a user in the user file."""
     (folder / "users").write_bytes(set_account(b"", make_account(USER, PASSWORD, REALM)))
     (folder / "users.digest").write_text(f"{USER}:{REALM}:{digest_secret()}\n")
     return measure_logged_in(login, server, folder, duration)
 
 
 def measure_stock(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Measure what `measure_known` does, with Basic; the password is also in a file for Twisted's own checker."""
+    """Measure as `measure_known`, with Basic; the password is also in a file for Twisted's checker."""
     (folder / "users.plain").write_text(f"{USER}:{PASSWORD}\n")
     return measure_known(basic_fields, server, folder, duration)
 
 
 def measure_logged_in(login: Login, server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Measure what `measure_get20` does, with a login in each request."""
+    """Measure as `measure_get20`, with credentials in each request."""
     with serving_short_list(server, folder) as address:
         if ask(address.port, "GET", "/post").status != HTTPStatus.UNAUTHORIZED:
-            raise BenchError(f"{server.name}: GET /post is open to everybody")
+            raise BenchError(f"{server.name}: GET /post does not require a login")
         fields = login(server, address.port, 1)
         check_list(server, address.port, SHORT_LIST, fields.each[0], fields.always)
         load_logged_in(server, login, address.port, folder, duration.warm_up_s)
@@ -138,7 +138,7 @@ def load_logged_in(server: Server, login: Login, port: int, folder: Path, second
 
 
 def measure_bearer(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Measure what `measure_logged_in` does, for the bearer of an access token."""
+    """Measure as `measure_logged_in`, with an access token."""
 
     def show(token: str, _count: int) -> Fields:
         return Fields([f"Authorization: Bearer {token}"])
@@ -147,7 +147,7 @@ def measure_bearer(server: Server, folder: Path, duration: Duration) -> dict[str
 
 
 def measure_dpop(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Measure what `measure_bearer` does, with a token that is bound to a key, and a proof in each request."""
+    """Measure as `measure_bearer`, with a token that is bound to a key, and a DPoP proof in each request."""
     key = DPoPKey.generate()
 
     def show(token: str, count: int) -> Fields:
@@ -164,9 +164,9 @@ def measure_dpop(server: Server, folder: Path, duration: Duration) -> dict[str, 
 def measure_token(
     show: Callable[[str, int], Fields], claims: Mapping[str, Any], server: Server, folder: Path, duration: Duration
 ) -> dict[str, float]:
-    """Measure what `measure_logged_in` does, with a token of an issuer that is in the settings, and with these claims.
+    """Measure as `measure_logged_in`, with a token of a configured issuer that has these further claims.
 
-    `show` returns the fields of so many requests with a token.
+    `show` returns the header fields for a number of requests with a token.
     """
     documents = folder / "issuer.files"
     documents.mkdir()
@@ -179,7 +179,7 @@ def measure_token(
 
 
 def write_issuer(folder: Path, issuer: str, more: Mapping[str, Any]) -> str:
-    """Write what an issuer publishes (OpenID Connect Discovery §4), with a new key; return a token with more claims."""
+    """Write an issuer's metadata and a new key (OpenID Connect Discovery §4); return a token with these claims, too."""
     key = RSAKey.generate_key(2048, {"use": "sig", "alg": "RS256"}, auto_kid=True)
     (folder / "jwks").write_text(json.dumps({"keys": [key.as_dict(private=False)]}))
     (folder / ".well-known").mkdir()
@@ -191,13 +191,13 @@ def write_issuer(folder: Path, issuer: str, more: Mapping[str, Any]) -> str:
 
 
 def measure_signin(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Let many users sign in by form, each of them once, while somebody else reads the list."""
+    """Measure logins by form, each of a different user, and the latency of one client that reads the list meanwhile."""
     seconds, password_hash = duration.measured_s, hash_password(PASSWORD)
     users = range(WARM_UP_SIGNINS + seconds * SIGNINS_PER_SECOND)
     (folder / "users").write_text("".join(f"{USER}{number}:{password_hash}\n" for number in users))
     with serving_short_list(server, folder) as address, ThreadPoolExecutor(1) as beside:
         size = len(check_list(server, address.port, SHORT_LIST))
-        # Not with wrk: it would leave logins to be done that nobody waits for.
+        # Not with wrk, which would leave logins in progress when it ends.
         for number in users[:WARM_UP_SIGNINS]:
             sign_in(server, address.port, f"{USER}{number}")
         arguments = [USER, str(WARM_UP_SIGNINS), PASSWORD]
@@ -205,14 +205,14 @@ def measure_signin(server: Server, folder: Path, duration: Duration) -> dict[str
         took = time_slow_client(server, address.port, size, until=logins.done)
         measured = logins.result()
     if server.name in KEEP_SESSIONS:
-        # As many users as answers: nobody was let in because of an earlier login.
+        # As many users as responses: no login was answered because of an earlier one.
         answered = WARM_UP_SIGNINS + measured.requests
         check_stored(server, folder, answered, "SELECT count(DISTINCT username) FROM session")
     return {"logins/s": measured.per_second, "GET p99 ms": percentile(took, 99) * 1000}
 
 
 def measure_without_signins(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Let the reader of `measure_signin` have the server for itself."""
+    """Measure the reader of `measure_signin` without logins beside it."""
     with serving_short_list(server, folder) as address:
         size = len(check_list(server, address.port, SHORT_LIST))
         load(server, address.port, duration.warm_up_s)
@@ -222,7 +222,7 @@ def measure_without_signins(server: Server, folder: Path, duration: Duration) ->
 
 
 def measure_hash(_server: Server, _folder: Path, duration: Duration) -> dict[str, float]:
-    """Let the servers' core do nothing but verify the password, as often as it can."""
+    """Measure how often the servers' core verifies the password if it does nothing else."""
     password_hash = hash_password(PASSWORD)
     os.sched_setaffinity(0, {SERVER_CORE})
     try:

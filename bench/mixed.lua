@@ -1,4 +1,4 @@
--- Nine requests for the list of twenty posts, then one that replaces a post of it by another of the same length, which
+-- Nine requests for the list of twenty posts, then one that replaces a post of it with a text of the same length, which
 -- no post had at the start.
 local reading, writing, sent = nil, {}, 0
 local text = '{"post": "Post %06d says little, but it is as long as most posts are."}'

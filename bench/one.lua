@@ -1,4 +1,4 @@
--- Asks for one post after the other: the first twenty in turn.
+-- GET of the first twenty posts, in turn.
 local requests, sent = {}, 0
 
 function init()

@@ -1,12 +1,12 @@
-"""A client that asks when a request is due, not when the last answer has come: no coordinated omission.
+"""An open-loop load generator: requests are sent when they are due, which avoids coordinated omission.
 
-The requests of many users who know nothing of each other come at random moments (a Poisson process, the same one in
-each run). A latency counts from the moment at which its request was due: if the server holds all connections up, the
-requests that become due meanwhile wait, and their waiting counts. wrk, which sends the next request of a connection
-when it has the last answer, would leave out just those.
+Requests of many independent users come at random moments (a Poisson process, the same one in each run). A latency
+counts from the moment at which the request was due: if the server stalls, the requests that become due meanwhile wait,
+and that time counts. wrk is a closed loop: it sends the next request of a connection after the last response, and so
+leaves out just these waits.
 
-The client has a core of its own and spins on it. Its own delay is measured, too: how much later than possible, that is
-than due and with a connection free, each request was sent.
+The client has a core of its own and polls in a loop. Its own delay is measured, too: the time between the moment when a
+request was due and a connection was free, and the moment when it was sent.
 """
 
 import gc
@@ -30,14 +30,14 @@ _clock = time.perf_counter
 
 @dataclass(frozen=True)
 class Latencies:
-    """Seconds of each request, in the order of the answers, and of them the client's own."""
+    """The latency of each request, in seconds, in the order of the responses, and the client's share of it."""
 
     latency_s: list[float] = field(default_factory=list)
     own_s: list[float] = field(default_factory=list)
 
 
 class Connection:
-    """One connection, and the moment at which its present request should have been sent."""
+    """A connection, and the moment at which its current request was due."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=REQUEST_S)
@@ -48,14 +48,14 @@ class Connection:
 
 
 class OpenLoop:
-    """Sends one server the same request, over and over.
+    """Sends the same request to a server repeatedly.
 
     Args:
-        name: the server's, for errors.
-        port: where it listens on loopback.
-        path: what is asked for.
-        body: what must come.
-        new: for POST in place of GET: what is sent, in JSON. The answer must be a 201.
+        name: the name of the server, for errors.
+        port: its port on loopback.
+        path: the path of the request.
+        body: the expected body of the response.
+        new: the JSON body of a POST, whose response must be 201; None for a GET, whose response must be 200.
     """
 
     def __init__(self, name: str, port: int, path: str, body: bytes, new: bytes | None = None) -> None:
@@ -71,10 +71,10 @@ class OpenLoop:
         self._body = body
 
     def ask(self, per_second: float, seconds: float) -> Latencies:
-        """Ask at random moments, so often on average; return how long the answers took.
+        """Send requests at random moments, at this average rate; return their latencies.
 
         Raises:
-            BenchError: an answer has another status or body than it must have, or does not come.
+            BenchError: a response has another status or body, or is absent.
         """
         due = list(random_moments(per_second, seconds))
         with ExitStack() as stack, select.epoll() as ready:
@@ -96,7 +96,7 @@ class OpenLoop:
         while len(measured.latency_s) < len(due):
             now = _clock() - start
             if now > due[-1] + REQUEST_S:
-                raise BenchError(f"{self._name}: an answer did not come within {REQUEST_S} s")
+                raise BenchError(f"{self._name}: no response within {REQUEST_S} s")
             while sent < len(due) and free and due[sent] <= now:
                 connection = free.popleft()
                 connection.due = due[sent]
@@ -117,10 +117,10 @@ class OpenLoop:
         return measured
 
     def _is_whole(self, received: bytes) -> bool:
-        """Tell whether an answer has come to its end.
+        """Return whether a response is complete.
 
         Raises:
-            BenchError: it is not the one that was expected.
+            BenchError: it is not the expected one.
         """
         head, separator, body = received.partition(b"\r\n\r\n")
         if not separator or len(body) < len(self._body):
@@ -131,7 +131,7 @@ class OpenLoop:
 
 
 def random_moments(per_second: float, seconds: float) -> Iterator[float]:
-    """Iterate over seconds from 0 on."""
+    """Yield the moments of a Poisson process, in seconds from 0 on."""
     rng = random.Random(SEED)
     at = rng.expovariate(per_second)
     while at < seconds:

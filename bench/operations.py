@@ -1,6 +1,6 @@
-"""Loads postd while it is operated: reloaded, stopped, restarted, and a worker of it killed.
+"""Loads postd while it is reloaded, stopped and restarted, and while a worker is killed.
 
-It ends with 1 if a promise was broken, else with 0. README.md tells what the figures mean.
+The exit status is 1 if a check failed, else 0. README.md explains the figures.
 """
 
 import argparse
@@ -39,7 +39,7 @@ LEVEL_MAX_S = 10.0
 
 
 async def play(scenario: Scenario, server: OperatedServer, tokens: Tokens, *, rate: float, seconds: float) -> Row:
-    """Play a scenario on a server that has been made, but not started, and whose store is empty."""
+    """Run a scenario on a server that is not started yet, with an empty store."""
     loop = asyncio.get_running_loop()
     texts = {number: f"Post {number:06} says little, but as much as most posts do." for number in range(1, POSTS + 1)}
     server.fill("".join(json.dumps({"id": number, "post": text}) + "\n" for number, text in texts.items()))
@@ -78,13 +78,13 @@ async def play(scenario: Scenario, server: OperatedServer, tokens: Tokens, *, ra
         findings.broke(promise, example)
     for line in server.log.splitlines():
         if "Traceback" in line or '" 500 ' in line:
-            findings.broke("the log has no traceback", line)
+            findings.broke("no traceback is logged", line)
     tally = load.tally
     doomed = tally.outcomes[Outcome.DOOMED]
     if doomed:
-        stage.notes.append(f"{doomed} requests were under way with the one that was killed")
+        stage.notes.append(f"{doomed} requests were in progress on the killed worker")
     if tally.closed_idle:
-        stage.notes.append(f"{tally.closed_idle} kept connections were found closed before anything was sent")
+        stage.notes.append(f"{tally.closed_idle} kept connections were found closed before a request was sent")
     return Row(
         scenario.what,
         server.workers,
@@ -103,32 +103,33 @@ def _check_outcomes(load: Load, findings: Findings, allowed: frozenset[Outcome])
     for outcome in Outcome:
         if outcome not in {Outcome.ANSWERED, Outcome.CROSSED, *allowed}:
             for example in load.tally.examples[outcome]:
-                findings.broke(f"no request comes to this: {outcome.value}", example)
+                findings.broke(f"no request has the outcome: {outcome.value}", example)
 
 
 async def _check_listeners(scenario: Scenario, listeners: list[Listener], ledger: Ledger, findings: Findings) -> None:
     if not await wait_until_level(listeners, LEVEL_MAX_S):
-        told = sorted(listener.heard for listener in listeners)
-        findings.broke("all listeners hear the same", f"the last they heard of was {told}")
+        last = sorted(listener.heard for listener in listeners)
+        findings.broke("all event streams have the same events", f"ids of the last events: {last}")
     for listener in listeners:
         missed = set(ledger.added.values()) - listener.texts
         if missed:
-            findings.broke("listeners hear of each change", f"{len(missed)} of {len(ledger.added)} posts were missed")
+            findings.broke("each change is in the event streams", f"{len(missed)} of {len(ledger.added)} posts missing")
         if listener.ends["cut"] and Outcome.DOOMED not in scenario.allowed:
-            findings.broke("streams end in order", f"{listener.ends['cut']} were cut")
+            findings.broke("event streams end with their last chunk", f"{listener.ends['cut']} were cut")
 
 
 async def _check_counts(load: Load, server: OperatedServer, findings: Findings) -> None:
     try:
-        told = counted_by(await asyncio.to_thread(server.read_metrics))
+        reported = counted_by(await asyncio.to_thread(server.read_metrics))
     except SoakError as error:
-        findings.broke("/metrics has what clients have counted", str(error))
+        findings.broke("/metrics has the counts of the clients", str(error))
         return
     counted = load.tally.answers
-    differing = {key: (told.get(key, 0), counted[key]) for key in {*told, *counted} if told.get(key, 0) != counted[key]}
-    for (method, status), (ours, theirs) in differing.items():
-        example = f"{method} {status}: {ours} by the server, {theirs} by its clients"
-        findings.broke("/metrics has what clients have counted", example)
+    for method, status in {*reported, *counted}:
+        by_server, by_clients = reported.get((method, status), 0), counted[method, status]
+        if by_server != by_clients:
+            example = f"{method} {status}: {by_server} by the server, {by_clients} by its clients"
+            findings.broke("/metrics has the counts of the clients", example)
 
 
 async def play_all(names: list[str], options: argparse.Namespace) -> list[Row]:
@@ -163,12 +164,12 @@ def _server(scenario: Scenario, workers: int, store: str, cores: list[int]) -> I
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Load postd while it is operated.")
-    parser.add_argument("--rate", type=float, default=500.0, help="requests a second (%(default)g)")
-    parser.add_argument("--seconds", type=float, default=4.0, help="before, and after, what happens (%(default)g)")
+    parser = argparse.ArgumentParser(description="Load postd during reloads, stops, restarts and the end of a worker.")
+    parser.add_argument("--rate", type=float, default=500.0, help="requests per second (%(default)g)")
+    parser.add_argument("--seconds", type=float, default=4.0, help="load before, and after, the event (%(default)g)")
     names = ",".join(SCENARIOS)
-    parser.add_argument("--scenarios", default=names, help="those to play, with commas (%(default)s)")
-    parser.add_argument("--write", action="store_true", help="write OPERATIONS.md, too")
+    parser.add_argument("--scenarios", default=names, help="scenarios to run, separated by commas (%(default)s)")
+    parser.add_argument("--write", action="store_true", help="also write OPERATIONS.md")
     options = parser.parse_args()
     unknown = set(options.scenarios.split(",")) - set(SCENARIOS)
     if unknown:

@@ -1,2 +1,2 @@
--- Asks for the first page of twenty posts.
+-- GET of the first page of twenty posts.
 wrk.path = "/post?limit=20"

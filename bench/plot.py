@@ -1,8 +1,8 @@
-"""Draws requests a second of one core from the tables of RESULTS.md: postd beside its peers.
+"""Draws the requests per second of postd and its peers on one core, from the tables of RESULTS.md.
 
     python bench/plot.py
 
-writes docs/pictures/speed.svg anew, and so does `run.py --write`.
+writes docs/pictures/speed.svg, as `run.py --write` does.
 """
 
 import re
@@ -25,13 +25,13 @@ ROWS = {
     "digest": "GET with Digest",
     "bearer": "GET with an access token (JWT)",
 }
-"""What is drawn, if it was measured: row → its title."""
+"""The rows in the picture: the name of a row → its title. Rows that are not in RESULTS.md are left out."""
 UNIT = "requests/s"
 FASTIFY = "fastify"
 NAMES = {"falcon": "Falcon", "blacksheep": "BlackSheep", "fastapi": "FastAPI", "flask": "Flask", FASTIFY: "Fastify"}
 
 WIDTH, MARGIN, LABELS, VALUES = 860, 24, 250, 130
-"""Of the picture, around it, and of the texts on either side of the bars."""
+"""Widths, in pixels: of the picture, of its margins, and of the texts to the left and right of the bars."""
 BAR, GAP, HEAD, FOOT = 17, 16, 92, 74
 STYLE = """\
 svg { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif }
@@ -48,7 +48,7 @@ svg { font: 13px system-ui, -apple-system, "Segoe UI", sans-serif }
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar: name, style class, requests a second."""
+    """A bar: its name, its style class, and requests per second."""
 
     name: str
     style: str
@@ -57,19 +57,19 @@ class Bar:
 
 @dataclass(frozen=True)
 class Results:
-    """What RESULTS.md says."""
+    """The content of RESULTS.md."""
 
     rows: dict[str, dict[str, float]]
-    """Row → contender → requests a second."""
+    """Row → contender → requests per second."""
     dates: Sequence[str]
     machine: str
 
 
 def read_results(text: str) -> Results:
-    """Read the tables of one run, or of several; where they have the same row, the last one counts.
+    """Read the tables of one or several runs; the last table with a row counts.
 
     Raises:
-        BenchError: none of the rows is in it.
+        BenchError: there is none of the rows.
     """
     rows: dict[str, dict[str, float]] = {}
     names: list[str] = []
@@ -94,7 +94,7 @@ def read_results(text: str) -> Results:
 
 
 def bars_of(figures: dict[str, float]) -> Iterator[Bar]:
-    """Iterate over postd, the best Python peer, the peer with a group commit, and Fastify."""
+    """Yield the bars of postd, the best Python peer, the peer with a group commit, and Fastify."""
     yield Bar("postd", "postd", figures[POSTD.name])
     python = [name for name in PYTHON_PEERS if name in figures]
     if python:
@@ -107,7 +107,7 @@ def bars_of(figures: dict[str, float]) -> Iterator[Bar]:
 
 
 def draw(results: Results) -> str:
-    """Return the picture, in SVG."""
+    """Return the picture as SVG."""
     groups = {
         title: list(bars_of(results.rows[row]))
         for row, title in ROWS.items()
@@ -161,7 +161,7 @@ def legend(x: float, y: float) -> Iterator[str]:
 
 
 def ticks(most: float) -> Iterator[int]:
-    """Iterate over the round numbers of an axis, of which there are three to seven."""
+    """Return the round numbers of an axis, three to seven of them."""
     steps = (step * 10**power for power in range(9) for step in (1, 2, 5))
     step = next(step for step in steps if most / step < 7)
     return iter(range(0, int(most) + 1, step))
@@ -174,10 +174,10 @@ def text_at(x: float, y: float, text: str, style: str, anchor: str = "start") ->
 
 
 def write_picture() -> None:
-    """Draw what RESULTS.md says.
+    """Draw the picture from RESULTS.md.
 
     Raises:
-        BenchError: it has none of the rows that are drawn.
+        BenchError: it has none of the rows in the picture.
     """
     PICTURE.parent.mkdir(parents=True, exist_ok=True)
     PICTURE.write_text(draw(read_results(RESULTS.read_text())))

@@ -1,4 +1,4 @@
-"""The tables, and on what their figures were measured."""
+"""The tables of results, with the machine and the versions that they are from."""
 
 import importlib.metadata
 import json
@@ -38,17 +38,17 @@ LIBRARIES = (
 NODE_PACKAGES = ("fastify", "better-sqlite3", "@fastify/etag")
 
 TOLD_ONLY = ("at requests/s", "ms, client's own", "PUT/s", "of 0 due/s")
-"""How the figures end that say how another one was measured, or are ratios themselves: no ratio is made of them."""
+"""Endings of the names of figures without ratios: they describe a measurement, or are ratios themselves."""
 
 
 @dataclass
 class Line:
-    """A line of the tables: one figure of a row, of each contender a value a round."""
+    """A line of the tables: one figure of a row, with a value for each contender and round."""
 
     row: str
     figure: str
     pairs: Sequence[tuple[str, str]]
-    """Which contenders are divided by which; none for postd by its peers."""
+    """Pairs of contenders to divide, the first by the second; none to divide postd by each of its peers."""
     rounds: dict[str, list[float]] = field(default_factory=dict)
 
     @property
@@ -68,9 +68,9 @@ def make_report(lines: Sequence[Line], left_out: Mapping[str, str], how: str) ->
     """Return the tables as Markdown.
 
     Args:
-        lines: what was measured.
-        left_out: contenders that could not be started → what is missing of them.
-        how: what was run.
+        lines: the measured figures.
+        left_out: contenders that could not be started → the missing program or package.
+        how: the command line of the run.
     """
     beside_peers = [line for line in lines if not line.pairs]
     parts = ["\n".join([f"`{how}`, {datetime.now(UTC):%Y-%m-%d}", "", *(f"- {fact}" for fact in surroundings())])]
@@ -103,7 +103,7 @@ def decimals(figure: float) -> int:
 
 
 def ratios_table(lines: Sequence[Line]) -> str:
-    """Return what postd's figures are, divided by the best Python peer's and by each peer's."""
+    """Return the ratios of postd's figures to those of the best Python peer, and to those of each peer."""
     first, *peers = names_of(lines)
     cells = [[f"{first} /", "best Python peer", *peers]]
     for line in lines:
@@ -128,7 +128,7 @@ def ratio(over: float | None, under: float | None) -> str:
 
 
 def table(cells: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table that is one to the eye as well; the first cells are its heading."""
+    """Return a Markdown table with aligned columns; the first row is its heading."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [
         " | ".join([first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True))])
@@ -138,11 +138,11 @@ def table(cells: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {line} |" for line in [lines[0], rule, *lines[1:]])
 
 
-# --- What it was measured on
+# --- Machine and versions
 
 
 def surroundings() -> Iterator[str]:
-    """Iterate over what tells on what the figures were measured."""
+    """Yield the machine, its system, and the versions of the measured programs."""
     yield f"{processor()}, {os.cpu_count()} cores; {platform.system()} {platform.release()}"
     yield f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
     yield ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
@@ -167,5 +167,5 @@ def versions_of_node_packages() -> Iterator[str]:
         file = FASTIFY_FOLDER / "node_modules" / package / "package.json"
         if file.is_file():
             about = json.loads(file.read_text())
-            # Its own name: npm can install one package under another's name.
+            # The name in the package itself: npm can install a package under another name.
             yield f"{about['name']} {about['version']}"

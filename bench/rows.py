@@ -64,16 +64,16 @@ from bench.workloads import (
 )
 
 THREADS_FOR_HASHES, THREADS_BESIDE_HASHES = 4, 40
-"""Threads of Falcon, which has no others for long calls. Where one client reads while 32 sign in, as many as FastAPI
-has, so that a read does not wait for all the hashes. Otherwise few, which is faster."""
+"""Threads of Falcon, which verifies passwords in the same threads as it reads. In the row where one client reads while
+32 sign in it has as many as FastAPI, so that a read does not wait for all the hashes. Otherwise few are faster."""
 
 START_AND_STOP_S = 1.2
-"""Of a server, with the checks before and after."""
+"""The time to start and stop a server, with the checks before and after, in seconds."""
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A server, and how it is measured."""
+    """A server and its measurement."""
 
     name: str
     measure: Measure
@@ -81,28 +81,28 @@ class Contender:
 
 
 class Prepare(Protocol):
-    """Fills a folder, with stores that postd of a checkout has created."""
+    """Fills a folder with stores; those of postd are created by the checkout `tree`."""
 
     def __call__(self, folder: Path, *, tree: Path = ROOT) -> None: ...
 
 
 @dataclass(frozen=True)
 class Row:
-    """A workload, and the servers that are measured with it."""
+    """A workload, with the servers to measure."""
 
     contenders: Sequence[Contender]
     ratios: Sequence[tuple[str, str]] = ()
-    """Names of contenders: the figures of the first are divided by those of the second. Without any, postd, which is
-    the first contender, is divided by each of the others, its peers."""
+    """Pairs of contenders: the figures of the first are divided by those of the second. If there are none, postd, the
+    first contender, is divided by each of the others, its peers."""
     prepare: Prepare | None = None
-    """Fills a folder of which each contender gets a copy; without it each starts in an empty one."""
+    """Fills a folder, of which each contender gets a copy; None for an empty folder."""
     measurements: int = 1
-    """How many measurements of `--seconds` a contender takes."""
+    """The number of measurements of `--seconds` for a contender."""
     other_s: float = START_AND_STOP_S
-    """What a contender takes besides them and the warm-up."""
+    """The further time of a contender, without the measurements and the warm-up, in seconds."""
 
     def estimate_s(self, duration: Duration) -> float:
-        """Return about how long a round takes."""
+        """Estimate the length of a round, in seconds."""
         of_each = self.other_s + duration.warm_up_s + self.measurements * duration.measured_s
         return len(self.contenders) * of_each
 
@@ -115,20 +115,20 @@ def side_by_side(
     measurements: int = 1,
     other_s: float = START_AND_STOP_S,
 ) -> Row:
-    """Return a row of servers that are measured in the same way."""
+    """Return a row in which all servers have the same measurement."""
     contenders = [Contender(server.name, measure, server) for server in servers]
     return Row(contenders, ratios, prepare, measurements, other_s)
 
 
 def beside_itself(row: Row, before: Path) -> Row:
-    """Return a row of the postd servers of another one, each beside the same of the checkout `before`."""
+    """Return a row with the postd servers of another row, each beside the same server of the checkout `before`."""
     contenders, ratios = [], []
     for now in row.contenders:
         if now.server.command is postd_command and now.measure is not measure_hash:
             then = replace(now, name=f"{now.name} before", server=replace(now.server, tree=before))
             contenders += [now, then]
             ratios.append((now.name, then.name))
-    # The store of the older one: the newer one upgrades it, but not the other way round.
+    # The older version creates the store: the newer one can upgrade it, but not the reverse.
     prepare = partial(row.prepare, tree=before) if row.prepare else None
     return replace(row, contenders=contenders, ratios=ratios, prepare=prepare)
 
@@ -140,7 +140,7 @@ _PAGED = (
     flask("posts:paged_app"),
     fastify("log", "pages"),
 )
-"""The peers that serve lists by page."""
+"""The peers with lists in pages."""
 _HELLO = (
     falcon(),
     blacksheep(),
@@ -148,7 +148,7 @@ _HELLO = (
     flask(),
     fastify("log"),
 )
-"""The peers for start time and idle memory; FastAPI's is its first example."""
+"""The peers for start time and idle memory; for FastAPI, the first example of its documentation."""
 
 ROWS = {
     "get20": side_by_side(measure_get20, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), nginx()),
@@ -295,7 +295,7 @@ ROWS = {
     "signin-bounds": Row(
         [
             Contender("signin", measure_signin, POSTD_WITH_USERS),
-            Contender("argon2", measure_hash, POSTD_WITH_USERS),  # its hash only: it is not started
+            Contender("argon2", measure_hash, POSTD_WITH_USERS),  # its hash alone is measured: it is not started
             Contender("no logins", measure_without_signins, POSTD),
         ],
         [("signin", "argon2"), ("signin", "no logins")],

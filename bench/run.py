@@ -1,7 +1,7 @@
-"""Measures postd beside its peers doing the same work, beside itself without logins, and beside plain code.
+"""Measures postd beside its peers with the same workloads, beside itself without logins, and beside plain code.
 
-The server has one core, the load generator another. Each figure is the median of interleaved rounds, each of
-them with a freshly started server. README.md tells what the figures mean.
+The server has one core, the load generator another. Each figure is the median of interleaved rounds, each with a newly
+started server. README.md explains the figures.
 """
 
 import argparse
@@ -22,17 +22,17 @@ from bench.rows import ROWS, Row, beside_itself
 from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, command_of_this_python
 from bench.workloads import Duration
 
-HEADING = "# What was measured\n\n[README.md](README.md) says how to read it."
+HEADING = "# Benchmark results\n\n[README.md](README.md) explains the figures."
 
 
 def run(rows: dict[str, Row], rounds: int, duration: Duration) -> list[Line]:
-    # wrk is told its core; this is for what is read here.
+    # For this process, whose clients measure latencies; wrk gets its core on its command line.
     os.sched_setaffinity(0, {LOAD_CORE})
     return [line for name, row in rows.items() for line in measure_row(name, row, rounds, duration)]
 
 
 def measure_row(name: str, row: Row, rounds: int, duration: Duration) -> list[Line]:
-    """Measure the contenders of a row in turn, so that what slows the machine for a while slows all of them."""
+    """Measure the contenders of a row in turn, so that a disturbance of the machine affects all of them."""
     lines: dict[str, Line] = {}
     with temporary_folder() as prepared:
         if row.prepare:
@@ -60,10 +60,10 @@ def say(text: str) -> None:
 
 
 def choose(arguments: argparse.Namespace) -> tuple[dict[str, Row], dict[str, str]]:
-    """Return the rows with those contenders that are asked for and can be started, and what the others lack.
+    """Return the rows with the chosen contenders that can be started, and the missing programs of the others, by name.
 
     Raises:
-        BenchError: nobody is left in a row, or the other checkout is none.
+        BenchError: a row is left without contenders, or `--before` is not a checkout.
     """
     if arguments.before:
         return put_beside(arguments.before, arguments.rows), {}
@@ -71,14 +71,14 @@ def choose(arguments: argparse.Namespace) -> tuple[dict[str, Row], dict[str, str
 
 
 def put_beside(before: Path, names: Sequence[str]) -> dict[str, Row]:
-    """Return rows of postd beside that of another checkout."""
+    """Return rows with postd beside the postd of another checkout."""
     if not (before / "postd").is_dir():
         raise BenchError(f"{before} is not a checkout of postd")
     return {name: beside_itself(ROWS[name], before.resolve()) for name in names}
 
 
 def put_to_peers(names: Sequence[str], only: Sequence[str] | None) -> tuple[dict[str, Row], dict[str, str]]:
-    """Return rows of postd beside its peers; those that are not about peers are as they are."""
+    """Return rows with postd beside its peers; rows with ratios of their own keep all contenders."""
     rows, left_out = {}, {}
     for name in names:
         kept = []
@@ -91,8 +91,8 @@ def put_to_peers(names: Sequence[str], only: Sequence[str] | None) -> tuple[dict
             else:
                 kept.append(contender)
         if not kept:
-            why = "; ".join(f"{lacking}, {missing}" for lacking, missing in left_out.items()) or "none of them is in it"
-            raise BenchError(f"nobody is left to measure in the row {name}: {why}")
+            why = "; ".join(f"{lacking}, {missing}" for lacking, missing in left_out.items()) or "none of those chosen"
+            raise BenchError(f"row {name} has no contenders left: {why}")
         rows[name] = replace(ROWS[name], contenders=kept)
     return rows, left_out
 
@@ -104,7 +104,7 @@ def check_tools() -> None:
     for command in ("twistd", "granian", "uvicorn", "gunicorn"):
         command_of_this_python(command)
     if not {SERVER_CORE, LOAD_CORE} <= os.sched_getaffinity(0):
-        raise BenchError(f"cores {SERVER_CORE} (servers) and {LOAD_CORE} (load) are both needed")
+        raise BenchError(f"cores {SERVER_CORE} (servers) and {LOAD_CORE} (load) must both be available")
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -113,15 +113,15 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=positive, default=3, help="length of a measurement (%(default)s)")
     parser.add_argument("--warm-up", type=whole, default=1, help="seconds of load before each one (%(default)s)")
     parser.add_argument(
-        "--rows", type=known_rows, default=list(ROWS), help=f"which to measure, of {','.join(ROWS)} (all)"
+        "--rows", type=known_rows, default=list(ROWS), help=f"rows to measure, of {','.join(ROWS)} (all)"
     )
     against = parser.add_mutually_exclusive_group()
-    against.add_argument("--only", type=known_peers, help=f"whom to measure, of {','.join(postd_and_peers())} (all)")
-    against.add_argument("--before", type=Path, metavar="FOLDER", help="the peer is the postd of another checkout")
+    against.add_argument("--only", type=known_peers, help=f"servers to measure, of {','.join(postd_and_peers())} (all)")
+    against.add_argument("--before", type=Path, metavar="FOLDER", help="compare with the postd of another checkout")
     parser.add_argument(
         "--write", type=Path, nargs="?", const=RESULTS, metavar="FILE", help="also write the tables (to RESULTS.md)"
     )
-    parser.add_argument("--append", action="store_true", help="write the tables below those of earlier runs")
+    parser.add_argument("--append", action="store_true", help="append the tables to those of earlier runs")
     return parser.parse_args()
 
 
@@ -161,7 +161,7 @@ def postd_and_peers() -> list[str]:
 def main() -> None:
     arguments = parse_arguments()
     for number in (signal.SIGTERM, signal.SIGHUP):
-        # An exception, so that every server is ended on the way out.
+        # An exception, so that all servers are stopped.
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         check_tools()
@@ -189,7 +189,7 @@ def write(file: Path, report: str, *, append: bool) -> None:
         try:
             write_picture()
         except BenchError as error:
-            say(f"the picture is as it was: {error}")
+            say(f"the picture is unchanged: {error}")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Starting and ending what is measured: each server in a folder and on a core of its own."""
+"""Starts and stops the measured servers, each in its own folder and on its own core."""
 
 import http.client
 import os
@@ -22,32 +22,32 @@ READY_S = 30
 STOP_S = 5
 PAUSE_S = 0.05
 REQUEST_S = 60
-"""No single request, not even one for the long list, takes this long unless something is broken."""
+"""Timeout of a request; no working server takes as long, even for the long list."""
 
 
 class BenchError(Exception):
-    """What ends the run without a result. `str()` of it is one line."""
+    """The run cannot continue; `str()` is the reason, in one line."""
 
 
 @dataclass(frozen=True)
 class Server:
-    """How to start a server on a port of loopback, and what it then keeps in its folder."""
+    """A server to start on a port of loopback, with the files in its folder."""
 
     name: str
     command: Callable[[int], list[str]]
     file: str = ""
-    """The SQLite file."""
+    """The name of its SQLite file."""
     settings: str = ""
-    """What stands in `settings_file` in its folder; `PORT` in it becomes the port."""
+    """The content of `settings_file`; `PORT` in it is replaced with the port."""
     settings_file: str = "postd.toml"
     static: bool = False
-    """Whether it only sends files: the answers, which are written for it."""
+    """Whether it sends files only: the responses, which are written to its folder."""
     tree: Path = ROOT
-    """The checkout whose code it runs."""
+    """The checkout with the code to run."""
     cores: str = str(SERVER_CORE)
-    """Where it runs; on all of them it shares them with wrk."""
+    """The cores that it may use. If these are all cores, it shares them with wrk."""
     find_missing: Callable[[], str] = str
-    """Returns what is not installed of what it needs, and how to get it; "" if nothing is. (`str()` is "".)"""
+    """Returns the missing program or package with the way to install it, "" if there is none. (`str()` is "".)"""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Address:
 
 @dataclass(frozen=True)
 class Response:
-    """What a server answered to one request."""
+    """A response."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -69,9 +69,9 @@ class Response:
 
 @contextmanager
 def running(server: Server, folder: Path, pause_s: float = PAUSE_S) -> Iterator[Address]:
-    """Start a server and wait until it answers; end it and what it has started, whatever happens.
+    """Start a server and wait until it is ready; at the end, stop it and the processes that it has started.
 
-    `pause_s` is how long to wait before it is asked again.
+    `pause_s` is the pause between the requests that check whether it is ready.
     """
     port = free_port()
     (folder / server.settings_file).write_text(server.settings.replace("PORT", str(port)))
@@ -80,11 +80,11 @@ def running(server: Server, folder: Path, pause_s: float = PAUSE_S) -> Iterator[
         process = subprocess.Popen(
             ["taskset", "-c", server.cores, *server.command(port)],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(server.tree)},  # where `postd` and `bench.peers` are
+            env={**os.environ, "PYTHONPATH": str(server.tree)},  # has `postd` and `bench.peers`
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            start_new_session=True,  # Ctrl-C is for us; we end the server
+            start_new_session=True,  # Ctrl-C interrupts this process only, which stops the server
         )
     try:
         wait_until_ready(server, process, port, log, pause_s)
@@ -103,9 +103,9 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], port: int
     deadline = time.monotonic() + READY_S
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise BenchError(f"{server.name} ended at start: {last_line(log)}")
+            raise BenchError(f"{server.name} exited at start: {last_line(log)}")
         with suppress(OSError, http.client.HTTPException):
-            # Not the list: the first of those is measured. A store that is not open yet is a 503.
+            # Not the list, whose first request is measured. The response is 503 until the store is open.
             if ask(port, "GET", "/post/1").status in {HTTPStatus.OK, HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED}:
                 return
         time.sleep(pause_s)
@@ -113,23 +113,23 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], port: int
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process that has a session of its own, and all others in it."""
+    """End a process that is the leader of a session, and all others of the session."""
     process.terminate()
     with suppress(subprocess.TimeoutExpired):
         try:
             process.wait(STOP_S)
-        finally:  # too slow, or a second Ctrl-C; or a parent that has left its workers
+        finally:  # too slow, a second Ctrl-C, or workers that outlive their parent
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
 def last_line(log: Path) -> str:
-    return (log.read_text(errors="replace").splitlines() or ["(it said nothing)"])[-1]
+    return (log.read_text(errors="replace").splitlines() or ["(no output)"])[-1]
 
 
 def ask(port: int, method: str, path: str, body: str | None = None, *fields: str) -> Response:
-    """Return the answer to one request with these header fields ("Name: value")."""
+    """Make a request with header fields ("Name: value"), and return the response."""
     with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_S)) as connection:
         connection.request(method, path, body, dict(field.split(": ", 1) for field in fields if field))
         response = connection.getresponse()
@@ -137,8 +137,8 @@ def ask(port: int, method: str, path: str, body: str | None = None, *fields: str
 
 
 def command_of_this_python(name: str) -> str:
-    """Return the command that is installed beside the running Python."""
+    """Return the path of a command that is installed with the running Python."""
     path = shutil.which(name, path=str(Path(sys.executable).parent))
     if path is None:
-        raise BenchError(f"{name} is not installed beside {sys.executable}; README.md says how")
+        raise BenchError(f"{name} is not installed beside {sys.executable}; see README.md")
     return path

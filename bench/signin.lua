@@ -1,4 +1,4 @@
--- Each request signs in another user: the first argument with a number behind it, from the second argument on.
+-- Each request signs in another user. Arguments: the prefix of the user names, the first number after it, the password.
 local user, number, password
 
 function init(arguments)

@@ -1,6 +1,6 @@
-"""Keeps postd busy for a long time with good clients, bad clients and changes, and tells what that has done to it.
+"""Soak test: loads postd for a long time with good clients, bad clients and changes, and reports leaks and errors.
 
-It ends with 1 and a line for each promise that was broken, else with 0. README.md tells what the figures mean.
+The exit status is 1, with a line for each failed check, else 0. README.md explains the figures.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from bench.soaking.server import CONNECTIONS, IDLE_S, STOP_MAX_S, Sample, Server
 from bench.soaking.wire import BrokenResponseError, ClosedError, Connection
 
 OWN_REDIS = "redis"
-"""In the place of a store's URL: a Redis of ours, which ends with the run."""
+"""The value of `--store` for a Redis server that is started, and stopped with the run."""
 
 REDIS_SETTINGS = 'port 0\nunixsocket redis.sock\nappendonly yes\nappendfsync everysec\nsave ""\n'
 PAGE = 1000
@@ -41,18 +41,18 @@ SAMPLES_AT_LEAST, SAMPLE_MOST_S = 20, 5.0
 CHANGES_AT_LEAST, CHANGE_MOST_S = 2, 60.0
 ENDINGS = (signal.SIGINT, signal.SIGTERM)
 LEAVE_S = IDLE_S + 6
-"""How soon after the clients have gone nothing of them is left."""
+"""The time after the load in which the server must have released all resources of the clients."""
 
 
 class Soak:
-    """A run against a server that serves.
+    """A run against a started server.
 
     Args:
         server: the server.
-        tokens: access tokens that it takes.
-        ledger: what the posts are.
-        seconds: how long the load lasts.
-        rate: requests of good clients a second.
+        tokens: access tokens that it accepts.
+        ledger: the record of posts.
+        seconds: the duration of the load.
+        rate: requests of good clients per second.
     """
 
     def __init__(self, server: Server, tokens: Tokens, ledger: Ledger, *, seconds: float, rate: float) -> None:
@@ -68,16 +68,16 @@ class Soak:
         self._stopping = asyncio.Event()
 
     def interrupt(self) -> None:
-        """End the load now, and go on with what comes after it."""
-        print("soak: interrupted; looking at what is there", file=sys.stderr, flush=True)
+        """End the load now, and continue with the checks after it."""
+        print("soak: interrupted, checking the results so far", file=sys.stderr, flush=True)
         self._stopping.set()
-        # Once more, and it ends at once.
+        # A second signal ends the process.
         for number in ENDINGS:
             asyncio.get_running_loop().remove_signal_handler(number)
 
     async def run(self) -> tuple[Sample, Sample]:
-        """Load the server and look what is left; return what it had before, and when all had gone."""
-        # Once through everything: what is opened once and kept is no leak.
+        """Load the server and check it; return its resources before the load, and after the last client."""
+        # A warm-up with all kinds of requests: resources that are opened once and kept are no leak.
         await self._load(self._warm_up_s, with_bad=False)
         before = await self._sample_when_quiet(None)
         self.findings.forget_figures()
@@ -88,10 +88,10 @@ class Soak:
         after = await self._sample_when_quiet(before)
         await self._check_posts()
         status = await asyncio.to_thread(self._server.stop)
-        # Either is how twistd ends.
+        # twistd exits in either way.
         if status not in {0, -signal.SIGTERM}:
             ended = f"killed after {STOP_MAX_S:.0f} s" if status is None else f"exit status {status}"
-            self.findings.broke("the server ends when it is told to, and not before", ended)
+            self.findings.broke("the server stops on SIGTERM, and not before", ended)
         self._log.read()
         self._log.check_whole()
         check_figures(self.samples, before, after, self.findings, workers=self._server.workers)
@@ -102,7 +102,7 @@ class Soak:
         return min(5.0, self._seconds / 4)
 
     async def _load(self, seconds: float, *, with_bad: bool) -> None:
-        """Let clients come for a while; when this returns all have gone."""
+        """Run the clients for a while; return after the last one."""
         ending = asyncio.Event()
         port = self._server.port
         good = [GoodClient(number, port, self._ledger, self.findings, self._tokens) for number in range(CLIENTS)]
@@ -123,7 +123,7 @@ class Soak:
                 task.cancel()
 
     async def _until_stopped(self) -> None:
-        """Return when we were interrupted, or there is nothing to load any more."""
+        """Return when the run is interrupted, or the server has exited."""
         while not self._stopping.is_set() and not self._server.ended:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), 0.2)
@@ -150,7 +150,7 @@ class Soak:
             print(note, file=sys.stderr, flush=True)
 
     async def _sample_when_quiet(self, before: Sample | None) -> Sample:
-        """Return what the server has when all have gone; wait for that as long as it may take to notice it."""
+        """Return the resources of the server when the clients' are released, or the time for that has passed."""
         deadline = time.monotonic() + (LEAVE_S if before else 1.0)
         while True:
             await asyncio.sleep(0.25)
@@ -160,7 +160,7 @@ class Soak:
                 return sample
 
     async def _check_posts(self) -> None:
-        """Read all posts, and hold them against what was acknowledged."""
+        """Compare all posts with the acknowledged writes."""
         posts: list[tuple[int, str]] = []
         try:
             with await Connection.open(self._server.port) as connection:
@@ -173,14 +173,14 @@ class Soak:
                     posts += [(post["id"], post["post"]) for post in json.loads(answer.body)]
                     more = bool(answer.field("link"))
         except (ClosedError, BrokenResponseError) as error:
-            self.findings.broke("it serves when all have gone", str(error))
+            self.findings.broke("the server responds after the load", str(error))
             return
         for promise, example in self._ledger.problems_at_the_end(posts):
             self.findings.broke(promise, example)
 
 
 async def soak(arguments: argparse.Namespace, folder: Path) -> int:
-    """Run, print what was found, and return the exit status."""
+    """Run, print the findings, and return the exit status."""
     texts = {number: f"Post {number:06} says little, but as much as most posts do." for number in range(1, LIST_MOST)}
     server_cores = _share_cores(arguments.workers)
     with Tokens.make_issuer() as issuer, redis_beside(folder, arguments.store) as store:
@@ -202,12 +202,12 @@ async def soak(arguments: argparse.Namespace, folder: Path) -> int:
         heading = f"postd, {arguments.workers} worker(s), {arguments.rate:g} good requests a second, and bad clients"
         write_svg(arguments.plot, series, heading)
     broken = running.findings.lines()
-    print("\n" + ("\n".join(f"BROKEN: {line}" for line in broken) or "every promise was kept"))
+    print("\n" + ("\n".join(f"FAILED: {line}" for line in broken) or "all checks passed"))
     return 1 if broken else 0
 
 
 def _share_cores(workers: int) -> set[int]:
-    """Take the last core for the clients, where there are several; return those of the server."""
+    """Reserve the last of several cores for the clients; return the cores of the server."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) == 1:
         return set(cores)
@@ -217,7 +217,7 @@ def _share_cores(workers: int) -> set[int]:
 
 @contextmanager
 def redis_beside(folder: Path, store: str) -> Iterator[str]:
-    """Start a Redis if one of ours is asked for; yield the URL of the store."""
+    """Start a Redis server if `store` is `OWN_REDIS`; yield the URL of the store."""
     if store != OWN_REDIS:
         yield store
         return
@@ -242,13 +242,13 @@ def redis_beside(folder: Path, store: str) -> Iterator[str]:
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Soak postd in good clients, bad clients and changes.")
-    parser.add_argument("--minutes", type=_positive, default=30.0, help="how long the load lasts (%(default)g)")
-    parser.add_argument("--rate", type=_positive, default=300.0, help="requests of good clients a second (%(default)g)")
+    parser = argparse.ArgumentParser(description="Load postd for long with good clients, bad clients and changes.")
+    parser.add_argument("--minutes", type=_positive, default=30.0, help="duration of the load (%(default)g)")
+    parser.add_argument("--rate", type=_positive, default=300.0, help="good clients' requests per second (%(default)g)")
     parser.add_argument("--workers", type=int, choices=range(1, 9), default=1, help="processes (%(default)s)")
     store = f"URL of an empty store (%(default)s), or {OWN_REDIS!r} for a server of its own"
     parser.add_argument("--store", default="sqlite:postd.db", help=store)
-    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="draw memory and descriptors, too")
+    parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="also draw memory and descriptors")
     return parser.parse_args()
 
 
@@ -265,7 +265,7 @@ def _positive(text: str) -> float:
 def _allow_descriptors(needed: int) -> None:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if most != resource.RLIM_INFINITY and most < needed:
-        raise SoakError(f"{needed} descriptors are needed; at most {most} are allowed")
+        raise SoakError(f"the limit on descriptors is {most}, but {needed} are needed (ulimit -n)")
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed, most))
 
 

@@ -1,4 +1,4 @@
-"""The work that servers without logins are put to, and the checks that they did it."""
+"""Workloads without logins, and the checks that the servers completed them."""
 
 import json
 import sqlite3
@@ -23,21 +23,21 @@ JSON = "Content-Type: application/json"
 
 @dataclass(frozen=True)
 class Duration:
-    """How long a measurement takes, in whole seconds."""
+    """The length of a measurement, in whole seconds."""
 
     measured_s: int
     warm_up_s: int
 
 
 Measure = Callable[[Server, Path, Duration], Mapping[str, float]]
-"""Starts a server in a folder, measures it, ends it, and returns its figures by name."""
+"""Starts a server in a folder, measures it, stops it, and returns its figures by name."""
 
 
-# --- What is stored, and whether it is
+# --- Stored posts, and checks of them
 
 
 def text_of(number: int) -> str:
-    """Return the text of a post, about 60 characters. `mixed.lua` makes the same."""
+    """Return the text of a post, about 60 characters, as in `mixed.lua`."""
     return f"Post {number:06} says little, but it is as long as most posts are."
 
 
@@ -57,7 +57,7 @@ def add_post(server: Server, port: int, text: str) -> None:
 
 @contextmanager
 def serving_short_list(server: Server, folder: Path) -> Iterator[Address]:
-    """Start a server, and let it have the posts of the short list."""
+    """Start a server, and add the posts of the short list."""
     if server.static:
         (folder / "post").mkdir()
         for post in posts_up_to(SHORT_LIST):
@@ -71,7 +71,7 @@ def serving_short_list(server: Server, folder: Path) -> Iterator[Address]:
 
 
 def check_list(server: Server, port: int, length: int, *fields: str) -> bytes:
-    """Make sure that the list is what it must be, to the byte; return it."""
+    """Check that the list is right byte for byte; return it."""
     answer = ask(port, "GET", "/post", None, *fields)
     if answer.status != HTTPStatus.OK or answer.body.rstrip(b"\n") != encode(posts_up_to(length)):
         raise BenchError(f"{server.name}: GET /post answered {answer.status} with another list: {answer.body[:200]!r}")
@@ -79,7 +79,7 @@ def check_list(server: Server, port: int, length: int, *fields: str) -> bytes:
 
 
 def check_replaced(server: Server, port: int) -> None:
-    """Make sure that each post has its text of the start, or one of the two that `mixed.lua` gives it."""
+    """Check that each post has its initial text, or one of the two that `mixed.lua` gives it."""
     posts = json.loads(ask(port, "GET", "/post").body)
     texts_of = {
         number: {text_of(number), text_of(100 + number), text_of(100 + number + SHORT_LIST)}
@@ -94,14 +94,14 @@ def check_replaced(server: Server, port: int) -> None:
 
 
 def check_stored(server: Server, folder: Path, answered: int, query: str) -> None:
-    """Make sure that the store has what was answered with a success."""
+    """Check that the store has every write that was acknowledged."""
     with closing(sqlite3.connect(folder / server.file)) as connection:
         stored: int = connection.execute(query).fetchone()[0]
     if stored < answered:
         raise BenchError(f"{server.name} answered {answered} requests with a success; {query}: {stored}")
 
 
-# --- What is measured
+# --- Measurements
 
 
 def measure_get20(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
@@ -148,7 +148,7 @@ def measure_post(server: Server, folder: Path, duration: Duration) -> dict[str, 
 
 
 def load_with_posts(server: Server, port: int, duration: Duration) -> tuple[Load, int]:
-    """Add posts; return the load that counts, and how many were added in all."""
+    """Add posts; return the measured load, and the number of posts added, warm-up included."""
     warm_up = load(server, port, duration.warm_up_s, script("post"))
     measured = load(server, port, duration.measured_s, script("post"))
     return measured, warm_up.requests + measured.requests
@@ -164,7 +164,7 @@ def measure_mixed(server: Server, folder: Path, duration: Duration) -> dict[str,
 
 
 def measure_p99(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Find the peak rate with wrk; then ask at half of it, however long the answers take."""
+    """Find the peak rate with wrk; then send requests at half of it, at times that do not depend on the responses."""
     with serving_short_list(server, folder) as address:
         body = check_list(server, address.port, SHORT_LIST)
         load(server, address.port, duration.warm_up_s)
@@ -198,7 +198,7 @@ def measure_tail(server: Server, folder: Path, duration: Duration) -> dict[str, 
 
 
 def measure_both(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Measure reading, and then writing."""
+    """Measure reads, then writes."""
     with serving_short_list(server, folder) as address:
         check_list(server, address.port, SHORT_LIST)
         load(server, address.port, duration.warm_up_s)
@@ -214,12 +214,12 @@ def measure_on_redis(server: Server, folder: Path, duration: Duration) -> dict[s
         figures = measure_both(server, folder, duration)
         stored = ask_redis(socket_file, "ZCARD postd:posts")
         if int(stored.removeprefix(":")) < SHORT_LIST + figures["POST/s"] * duration.measured_s:
-            raise BenchError(f"{server.name}: Redis has {stored} posts, fewer than were answered with a success")
+            raise BenchError(f"{server.name}: Redis has {stored} posts, fewer than were acknowledged")
     return figures
 
 
 def fill(length: int, folder: Path, *, tree: Path = ROOT) -> None:
-    """Create the stores of postd and of the peers, and insert the posts without a server: in seconds, not minutes."""
+    """Create the stores of postd and of the peers, and insert the posts directly, which is faster than by requests."""
     texts = [(text_of(number),) for number in range(1, length + 1)]
     for server in (replace(POSTD, tree=tree), falcon()):
         with running(server, folder):

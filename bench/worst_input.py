@@ -1,8 +1,9 @@
-"""Measures what other clients wait for while some send the input that costs the server most.
+"""Measures the latency of other clients while some send the input that costs the server the most processor time.
 
-First each request of `hostile` is sent once, and the costliest again, to measure their processor time. Then the worst
-of each of the worst fields is sent at a constant rate of bytes, each to a new server, while an open loop reads posts.
-It ends with 1 if others' p99 is too long, else with 0. README.md says how to read the result.
+First each request of `hostile` is sent once, and the costliest again, to measure their processor time. Then the
+costliest request of each of the costliest fields is sent at a constant rate of bytes, to a new server for each field,
+while an open loop reads posts. The exit status is 1 if the others' p99 is too long, else 0. README.md explains the
+results.
 """
 
 import argparse
@@ -11,6 +12,7 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
 import socket
 import sys
@@ -36,27 +38,27 @@ from bench.soaking.server import Server, SoakError
 RESULTS = Path(__file__).resolve().parent / "WORST.md"
 
 CLIENTS = 50
-"""Half of them keep their connection and send without waiting for answers; the others open one for each request."""
+"""Half of them keep their connection and pipeline requests; the others open a connection for each request."""
 BYTES_PER_S = 200_000
 SIZE = 6000
-"""Bytes of hostile text in a request."""
+"""The size of the hostile text in a request, in bytes."""
 VARIANTS = 50
-"""Requests of a kind, each a byte shorter than the one before: no cache of the server makes them cheap."""
+"""The number of different requests with a text, each a byte shorter than the last, so that no cache has the result."""
 
 OTHERS_PER_S = 200
 POSTS = 20
 RATIO_MAX = 3.0
-"""Others' p99 stays under so many times that beside letters."""
+"""The limit on the ratio of the others' p99 to that with harmless text (letters) instead."""
 
 AGAIN, AGAIN_TIMES = 60, 5
-"""How many of the requests are measured again, and how often each."""
+"""The number of requests that are measured again, and how many times."""
 LISTED = 12
 ANSWER_MAX_S = 60.0
 _LETTERS = "letters"
 
 
 class Cost(Struct, frozen=True):
-    """The processor time of a request, and that of one with letters in the same field, in milliseconds."""
+    """The processor time of a request, and of one with harmless text in the same field, in milliseconds."""
 
     field: str
     pattern: str
@@ -69,7 +71,7 @@ class Cost(Struct, frozen=True):
 
 
 class Row(Struct, frozen=True):
-    """A load: requests sent and answered, the cores that the server used, and the latencies of other clients."""
+    """A load: the numbers of requests and responses, the cores that the server used, and the others' latencies."""
 
     name: str
     sent: int
@@ -84,7 +86,7 @@ class Row(Struct, frozen=True):
 
 @contextmanager
 def serving(issuer: str) -> Iterator[Server]:
-    """Start a server on the first core, with a few posts and the soak's settings but its limits; kill it at the end."""
+    """Start a server on the first core, with a few posts and the settings of the soak test; kill it at the end."""
     with tempfile.TemporaryDirectory(prefix="postd-worst-") as folder:
         server = Server(Path(folder), store="sqlite:postd.db", issuer=issuer, workers=1, cores={SERVER_CORE})
         server.fill(
@@ -110,7 +112,7 @@ def variants(field: str, text: str, count: int) -> list[bytes]:
 
 
 def scan(server: Server, fields: Sequence[str]) -> list[Cost]:
-    """Return the costliest pattern of each field, the costliest field first."""
+    """Return the costs of the costliest pattern of each field, the costliest field first."""
     texts = dict(patterns(SIZE))
     first = [(cost_ms(server, variants(field, texts[name], 1)), field, name) for field in fields for name in texts]
     worst: dict[str, Cost] = {}
@@ -123,14 +125,14 @@ def scan(server: Server, fields: Sequence[str]) -> list[Cost]:
 
 
 def cost_ms(server: Server, requests: Sequence[bytes]) -> float:
-    """Return the median processor time of requests that are sent one after the other, in milliseconds."""
+    """Return the median processor time of requests in sequence, in milliseconds."""
     costs = []
     for request in requests:
         before = cpu_s(server)
         with socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_MAX_S) as connection:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
-            with suppress(ConnectionError):  # closed before all was read
+            with suppress(ConnectionError):  # closed before the whole request was read
                 while connection.recv(64 * 1024):
                     pass
         costs.append((cpu_s(server) - before) * 1000)
@@ -141,7 +143,7 @@ def cost_ms(server: Server, requests: Sequence[bytes]) -> float:
 
 
 class _Kept:
-    """A client that keeps its connection, and opens another one when the server has closed it."""
+    """A client that keeps its connection, and reconnects when the server has closed it."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -155,7 +157,7 @@ class _Kept:
         self._writer.write(request)
 
     async def finish(self) -> int:
-        """End all requests; return the number of answers."""
+        """End the connection; return the number of responses."""
         if self._writer is not None and not self._reading[-1].done():
             self._writer.write_eof()
         return sum(map(_count_answers, await asyncio.gather(*self._reading)))
@@ -180,7 +182,7 @@ async def _read_to_end(reader: asyncio.StreamReader) -> bytes:
 
 
 def _count_answers(received: bytes) -> int:
-    return received.count(b"HTTP/1.1 ")
+    return len(re.findall(rb"HTTP/1\.1 \d{3} ", received))
 
 
 async def _attack(port: int, requests: Sequence[bytes], seconds: float) -> tuple[int, int]:
@@ -201,20 +203,20 @@ async def _attack(port: int, requests: Sequence[bytes], seconds: float) -> tuple
 
 
 def attack(port: int, requests: Sequence[bytes], seconds: float) -> tuple[int, int]:
-    """Send requests at the rate of the load; return the numbers of requests and answers."""
+    """Send requests at the rate of the load; return the numbers of requests and responses."""
     return asyncio.run(_attack(port, requests, seconds))
 
 
 def measure(name: str, issuer: str, requests: Sequence[bytes], seconds: float) -> Row:
-    """Read posts beside a load; a latency is infinite if others were cut off, or had no answer within a minute.
+    """Read posts beside a load; the latency is infinite if other clients were disconnected, or had no response in time.
 
-    The load has a process of its own: the open loop spins.
+    The load has a process of its own, since the open loop polls all the time.
     """
     with serving(issuer) as server, get_context("spawn").Pool(1) as pool:
         body = ask(server.port, "GET", "/post").body
         others = OpenLoop("postd", server.port, "/post", body)
         others.ask(OTHERS_PER_S, 1.0)
-        pool.apply(os.getpid)  # the process is there
+        pool.apply(os.getpid)  # starts the process
         before, start = cpu_s(server), time.monotonic()
         attacking = pool.apply_async(attack, (server.port, requests, seconds))
         try:
@@ -230,7 +232,7 @@ def measure(name: str, issuer: str, requests: Sequence[bytes], seconds: float) -
 
 
 def measure_all(fields: Sequence[str], kinds: int, seconds: float) -> tuple[list[Cost], list[Row]]:
-    """Return the costs of the worst requests, and rows: letters, each of the first `kinds` of these, letters."""
+    """Return the costs of the costliest requests, and the rows: the first `kinds` of them, between two of letters."""
     with Tokens.make_issuer() as issuer:
         with serving(issuer.issuer) as server:
             costs = scan(server, fields)
@@ -242,7 +244,7 @@ def measure_all(fields: Sequence[str], kinds: int, seconds: float) -> tuple[list
 
 
 def ratios(rows: Sequence[Row]) -> list[float]:
-    """Return the p99 of each row by that of the first or the last one, whichever the machine disturbed less."""
+    """Return the ratio of each row's p99 to the lower one of the first and the last row, which have letters."""
     letters_ms = min(rows[0].p99_ms, rows[-1].p99_ms)
     return [row.p99_ms / letters_ms for row in rows]
 
@@ -281,7 +283,7 @@ def make_page(costs: Sequence[Cost], rows: Sequence[Row], how: str) -> str:
     broken = [row.name for row, ratio in zip(rows, ratios(rows), strict=True) if ratio >= RATIO_MAX]
     parts = [
         "# The worst input",
-        "[README.md](README.md#worst-input) says how to read it.",
+        "[README.md](README.md#worst-input) explains the figures.",
         how,
         "\n".join(f"- {fact}" for fact in where),
         "## Other clients' latency",
@@ -296,10 +298,10 @@ def make_page(costs: Sequence[Cost], rows: Sequence[Row], how: str) -> str:
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure the latency of other clients beside the worst input.")
     names = ",".join(FIELDS)
-    parser.add_argument("--fields", default=names, help="those to look at, with commas (%(default)s)")
-    parser.add_argument("--kinds", type=int, default=8, help="how many fields are attacked (%(default)s)")
-    parser.add_argument("--seconds", type=float, default=8.0, help="how long each load lasts (%(default)g)")
-    parser.add_argument("--write", action="store_true", help="write WORST.md, too")
+    parser.add_argument("--fields", default=names, help="fields to measure, separated by commas (%(default)s)")
+    parser.add_argument("--kinds", type=int, default=8, help="number of fields with a load (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=8.0, help="duration of each load (%(default)g)")
+    parser.add_argument("--write", action="store_true", help="also write WORST.md")
     options = parser.parse_args()
     unknown = set(options.fields.split(",")) - set(FIELDS)
     if unknown:

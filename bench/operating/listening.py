@@ -1,4 +1,4 @@
-"""Listeners to events: whatever happens to the server, they come back, and are to hear of each change once."""
+"""Clients of the event stream, which reconnect after each interruption, and must receive each change exactly once."""
 
 import asyncio
 import json
@@ -11,20 +11,20 @@ from bench.soaking.wire import ANSWER_MAX_S
 LISTENERS = 4
 AGAIN_AFTER_S = 0.05
 QUIET_MAX_S = 20.0
-"""No listener hears nothing for this long: a comment comes each 15 s."""
+"""The longest time without data in a stream; the server sends a comment each 15 s."""
 
 
 class Listener:
-    """One listener.
+    """A client of the event stream.
 
     Args:
-        port: of the server.
-        findings: where it tells what it sees.
+        port: the port of the server.
+        findings: records failed checks.
 
     Attributes:
-        heard: the number of what was heard last, -1 before the first stream.
-        texts: of the posts that it was told of.
-        ends: how its streams have ended: "in order", with the last chunk, or "cut".
+        heard: the id of the last event, -1 before the first stream.
+        texts: the texts of all posts in events.
+        ends: the number of streams that ended "in order", with the last chunk, and of those that were "cut".
     """
 
     def __init__(self, port: int, findings: Findings) -> None:
@@ -35,7 +35,7 @@ class Listener:
         self.ends: Counter[str] = Counter()
 
     async def run(self) -> None:
-        """Listen, again and again, until cancelled."""
+        """Listen, and reconnect, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(ANSWER_MAX_S):
@@ -46,7 +46,7 @@ class Listener:
             try:
                 await self._listen(reader, writer)
             except (OSError, asyncio.IncompleteReadError):
-                pass  # before there was a stream
+                pass  # before a stream began
             finally:
                 writer.close()
             await asyncio.sleep(AGAIN_AFTER_S)
@@ -56,7 +56,7 @@ class Listener:
         writer.write(f"GET /post/events HTTP/1.1\r\nHost: 127.0.0.1\r\n{field}\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200 "):
-            self._findings.broke("listeners are let in", head.decode("latin-1").partition("\r\n")[0])
+            self._findings.broke("event streams are accepted", head.decode("latin-1").partition("\r\n")[0])
             return
         self._findings.heard["streams"] += 1
         try:
@@ -67,7 +67,7 @@ class Listener:
             self.ends["in order"] += 1
 
     async def _hear(self, reader: asyncio.StreamReader) -> None:
-        """Hear what a stream tells, up to its last chunk."""
+        """Read the events of a stream, up to its last chunk."""
         told = b""
         async with asyncio.timeout(None) as quiet:
             while True:
@@ -87,13 +87,13 @@ class Listener:
             self._findings.heard["events"] += 1
             self.texts.add(json.loads(fields["data"]).get("post", ""))
             if fields["event"] == "reset" or number != self.heard + 1:
-                told = f"{fields['event']} {number} came after {self.heard}"
-                self._findings.broke("listeners miss nothing and hear nothing twice", told)
+                example = f"{fields['event']} {number} came after {self.heard}"
+                self._findings.broke("each event is received exactly once", example)
         self.heard = number
 
 
 async def wait_until_level(listeners: list[Listener], within_s: float) -> bool:
-    """Wait until all have heard of the same changes and of no more for a moment; return whether that came to be."""
+    """Wait until all have the same last event, and no other one for a moment; return whether that was so in time."""
     with suppress(TimeoutError):
         async with asyncio.timeout(within_s):
             before = -1

@@ -1,7 +1,8 @@
-"""The load: requests that are sent when they are due, each once, and each accounted for.
+"""The load: each request is sent once, when it is due, and its outcome is recorded.
 
-They come at random moments (`bench.open_loop`), whatever has become of those before, over connections that are kept and
-renewed now and then, and over new ones; some over TLS. What a request waits counts from when it was due.
+Requests are due at random moments (`bench.open_loop`), whatever the outcomes of earlier ones are. They are sent over
+kept connections, which are renewed now and then, and over new ones, some of them with TLS. A latency counts from the
+moment at which the request was due.
 """
 
 import asyncio
@@ -26,15 +27,15 @@ from bench.soaking.server import PASSWORD, USERS
 from bench.soaking.wire import BrokenResponseError, ClosedError, Connection, NoConnectionError, Response, encode_request
 
 NEW_SHARE = 0.2
-"""Of the requests: those that have a connection of their own."""
+"""The share of requests with a connection of their own."""
 TLS_SHARE = 0.2
-"""Of the connections, where there is TLS."""
+"""The share of connections with TLS, if the server has TLS."""
 KEPT = 32
-"""How many connections are kept, at least."""
+"""The least number of kept connections."""
 KEPT_FOR = (20, 200)
-"""How many requests one is kept for, at least and at most."""
+"""The least and greatest number of requests on a kept connection."""
 CONNECTIONS_MAX = 3000
-"""While nobody accepts, so many wait with the kernel, and more requests here."""
+"""The greatest number of connections that wait in the backlog during a restart; further requests wait here."""
 
 FOREVER_S = 1e6
 _JSON = "Content-Type: application/json"
@@ -42,12 +43,12 @@ _END = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 
 
 class Link(Connection):
-    """A connection that knows whether the server has ended it, before anything is read of that."""
+    """A connection that can detect that the server has closed it without a read."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
         self.left = random.randint(*KEPT_FOR)
-        """How many more requests it is kept for."""
+        """The number of further requests before it is closed."""
         self.local_port: int = writer.get_extra_info("sockname")[1]
         self.is_tls = writer.get_extra_info("ssl_object") is not None
         self._poll = select.poll()
@@ -60,14 +61,14 @@ class Link(Connection):
         return certificate
 
     async def has_ended(self) -> bool:
-        """Tell whether the server has ended it; nothing is under way."""
-        if self.is_tls:  # what ends it is encrypted, and what waits may be a ticket
+        """Return whether the server has closed it; there must be no request in progress."""
+        if self.is_tls:  # the closing alert is encrypted, and unread data may be a session ticket
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         return self.closed or self._reader.at_eof() or self.ends_now()
 
     def ends_now(self) -> bool:
-        """Tell whether the kernel has its end by now; over TLS, whether it has anything at all."""
+        """Return whether the kernel has received the end of the connection; over TLS, whether it has unread data."""
         if self._writer.is_closing():
             return True
         events = sum(event for _, event in self._poll.poll(0))
@@ -75,7 +76,7 @@ class Link(Connection):
 
 
 class Request(Struct, frozen=True):
-    """A request as it is sent, and the statuses that are right."""
+    """A request, and the expected statuses."""
 
     method: str
     target: str
@@ -92,10 +93,10 @@ class Load:
 
     Args:
         server: the server.
-        ledger: what the posts are.
-        tokens: access tokens that it takes.
-        findings: where promises that were broken are told.
-        rate: requests a second.
+        ledger: the record of posts.
+        tokens: access tokens that the server accepts.
+        findings: records failed checks.
+        rate: requests per second.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Load:
         self._rate = rate
         self.tally = Tally()
         self.doomed_ports: set[int] = set()
-        """Of clients whose worker was killed."""
+        """The client ports of connections to a killed worker."""
         self._free: list[Link] = []
         self._kept = 0
         self._room = asyncio.Semaphore(CONNECTIONS_MAX)
@@ -135,7 +136,7 @@ class Load:
                 self._cookies.append(answer.field("set-cookie").partition(";")[0])
 
     async def run(self, ending: asyncio.Event) -> None:
-        """Ask until it is enough; when this returns each request has come to something, and no connection is left."""
+        """Send requests until `ending` is set; return when each has an outcome and all connections are closed."""
         loop = asyncio.get_running_loop()
         start = loop.time()
         async with asyncio.TaskGroup() as requests:
@@ -151,7 +152,7 @@ class Load:
             link.close()
         self._free.clear()
 
-    # --- What is asked for
+    # --- Requests
 
     async def _read_list(self, due_s: float) -> None:
         await self.ask(Request("GET", "/post?limit=20", (200,)), due_s)
@@ -160,12 +161,12 @@ class Load:
         post_id = random.choice(list(self._ledger.texts))
         answer = await self.ask(Request("GET", f"/post/{post_id}", (200,)), due_s)
         if answer is not None and json.loads(answer.body)["id"] != post_id:
-            self._findings.broke("who asks gets the answer to it", f"GET /post/{post_id}: {answer.body!r}")
+            self._findings.broke("a response is that of its request", f"GET /post/{post_id}: {answer.body!r}")
 
     async def _visit(self, due_s: float) -> None:
         answer = await self._ask_as_somebody(Request("GET", "/any", (200,)), due_s)
         if answer is not None and not answer.body.startswith(b"Success: "):
-            self._findings.broke("a page says who has come in", repr(answer.body))
+            self._findings.broke("a page has the name of its user", repr(answer.body))
 
     async def _add(self, due_s: float) -> None:
         text = self._ledger.new_text()
@@ -175,10 +176,10 @@ class Load:
         if answer is not None:
             problem = self._ledger.add(int(answer.field("location").removeprefix("/post/")), text)
             if problem:
-                self._findings.broke("no id is given out twice", problem)
+                self._findings.broke("no post id is assigned twice", problem)
 
     async def _replace(self, due_s: float) -> None:
-        if not self._ledger.replaceable:  # all of them wait for an answer
+        if not self._ledger.replaceable:  # all are being replaced
             await self._read_one(due_s)
             return
         post_id, text = self._ledger.replaceable.popleft(), self._ledger.new_text()
@@ -200,15 +201,15 @@ class Load:
             field = bearer_field(self._tokens.any())
         return await self.ask(_with(request, field), due_s)
 
-    # --- How
+    # --- Connections
 
     async def ask(self, request: Request, due_s: float | None = None, *, alone: bool = False) -> Response | None:
-        """Make a request, once; return the answer if it is a right one.
+        """Make a request, once; return the response if it is an expected one.
 
         Args:
-            request: what is asked for.
-            due_s: when it was due, if what it waits counts.
-            alone: over a connection of its own.
+            request: the request.
+            due_s: when it was due, by the event loop's clock; None if its latency does not count.
+            alone: whether to use a connection of its own.
         """
         async with self._room:
             alone = alone or random.random() < NEW_SHARE
@@ -234,7 +235,7 @@ class Load:
         return answer if outcome is Outcome.ANSWERED else None
 
     async def ask_over(self, link: Link, request: Request) -> Response | None:
-        """Make a request over a connection; return the answer if it is a right one."""
+        """Make a request over a connection; return the response if it is an expected one."""
         data = encode_request(request.method, request.target, request.fields, request.body)
         outcome, answer = await self._send(link, request, data)
         return answer if outcome is Outcome.ANSWERED else None
@@ -286,7 +287,7 @@ class Load:
 
 
 class _DigestUser:
-    """Counts what a nonce was used for (RFC 7616), and goes on with another one when told to."""
+    """A user of Digest (RFC 7616) who counts the uses of a nonce, and uses a new one after a 401."""
 
     def __init__(self, user: str, load: Load) -> None:
         self._user = user

@@ -1,4 +1,4 @@
-"""What was found, as a page."""
+"""The page of results."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from bench.report import table
 from bench.soaking.findings import percentile_99
 
 COLUMNS = (
-    "what happens",
+    "scenario",
     "processes",
     "store",
     "requests",
@@ -28,7 +28,7 @@ COLUMNS = (
 
 
 class Row(Struct, frozen=True):
-    """A scenario that was played; `took_s` is how long the load met it."""
+    """The result of a scenario; `took_s` is its duration under load, in seconds."""
 
     what: str
     workers: int
@@ -66,17 +66,17 @@ class Row(Struct, frozen=True):
 
 
 def make_page(rows: Sequence[Row], how: str, where: Sequence[str]) -> str:
-    """Return all of it as Markdown: the table, what was seen besides, and what is broken."""
+    """Return the page in Markdown: the table, notes, and failed checks."""
     notes = [f"- {row.title}: {'; '.join(row.notes)}." for row in rows if row.notes]
     broken = [f"- **{row.title}**: {line}" for row in rows for line in row.broken]
     parts = [
         "# Operated under load",
-        "[README.md](README.md#operations) says how to read it.",
+        "[README.md](README.md#operations) explains the figures.",
         how,
         "\n".join(f"- {fact}" for fact in where),
         table([COLUMNS, *(row.cells for row in rows)]),
         "\n".join(notes),
-        "\n".join(["Broken:", "", *broken]) if broken else "Every promise was kept.",
+        "\n".join(["Failed checks:", "", *broken]) if broken else "All checks passed.",
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 

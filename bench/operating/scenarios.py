@@ -1,4 +1,4 @@
-"""What operators do, and what happens to them, while the load goes on."""
+"""Scenarios of operation under load: reloads, stops, restarts, and a killed worker."""
 
 import asyncio
 import re
@@ -18,21 +18,21 @@ from bench.soaking.server import GUEST
 from tests.helpers import make_certificate
 
 IN_A_ROW = 8
-"""How many new connections in a row must see a change for it to be taken for done: with two workers nobody knows which
-one is asked, and 8 of them miss one worker once in some hundred times."""
+"""The number of new connections in a row that must see a change before it counts as in force. With two workers, the
+kernel chooses one for each connection: 8 of them miss a worker once in some hundred times."""
 TAKEN_UP_MAX_S = 10.0
 ASK_EVERY_S = 0.02
 SETTLED_S = 0.5
-"""How long after a SIGHUP was heard all processes have taken it up, where nobody can see that from outside."""
+"""The time from the log line of a SIGHUP until all processes have reloaded, if that cannot be seen from outside."""
 GRACE_S = 10.0
-"""`shutdown_grace`, its default."""
+"""The default of `shutdown_grace`."""
 TWO_AGAIN_MAX_S = 30.0
 GONE_FOR_S = 0.5
-"""How long the load finds nobody, when the server has ended."""
+"""The time that the load continues after the server has stopped."""
 
 
 class Stage(Struct):
-    """What a scenario is played on; `notes` are for the report."""
+    """The server and the load of a scenario; `notes` are for the report."""
 
     server: OperatedServer
     load: Load
@@ -41,16 +41,17 @@ class Stage(Struct):
 
 
 class Scenario(Struct, frozen=True):
-    """One of them.
+    """A scenario.
 
     Args:
-        what: for the report.
-        act: does it; what is due until it returns counts as during it.
-        workers: with how many processes it can be played.
-        activated: whether systemd has the socket.
-        ends: whether the server is gone after it.
-        allowed: what may become of requests, beside their being answered.
-        counted: whether the server's own numbers must be the client's: the same processes have served from the start.
+        what: its name in the report.
+        act: runs it; requests that are due before it returns count as during the scenario.
+        workers: the numbers of processes to run it with.
+        activated: whether the server is started by socket activation.
+        ends: whether the server is stopped at its end.
+        allowed: outcomes of requests that are allowed besides an expected response.
+        counted: whether the metrics of the server must equal the client's counts, which needs the same processes
+            throughout.
     """
 
     what: str
@@ -67,7 +68,7 @@ async def reload_nothing(stage: Stage) -> None:
     await _hang_up(stage)
     await asyncio.sleep(SETTLED_S)
     if stage.server.worker_pids() != before:
-        stage.findings.broke("a reload ends no process", f"{before} became {stage.server.worker_pids()}")
+        stage.findings.broke("a reload keeps all processes", f"{before} became {stage.server.worker_pids()}")
 
 
 async def reload_rules(stage: Stage) -> None:
@@ -109,7 +110,7 @@ async def reload_certificate(stage: Stage) -> None:
 
         await _wait_until(stage, "a new certificate", is_new)
         if await old.has_ended():
-            stage.findings.broke("connections of before a reload go on", "one over TLS was closed")
+            stage.findings.broke("a reload keeps connections", "a TLS connection was closed")
         else:
             await stage.load.ask_over(old, one)
 
@@ -121,7 +122,7 @@ async def reload_broken(stage: Stage) -> None:
     await asyncio.sleep(SETTLED_S)
     lines = [line for line in stage.server.log.splitlines() if "#error]" in line][before:]
     if len(lines) != 1 or "wrokers" not in lines[0]:
-        stage.findings.broke("a broken setting is told in one line", f"{len(lines)} lines: {lines[:3]}")
+        stage.findings.broke("a wrong setting is logged in one line", f"{len(lines)} lines: {lines[:3]}")
     stage.server.settings_file.write_text(stage.server.settings)
 
 
@@ -144,9 +145,9 @@ async def kill_a_worker(stage: Stage) -> None:
             stage.findings.broke("a killed worker is replaced", f"not within {TWO_AGAIN_MAX_S:.0f} s")
             return
         await asyncio.sleep(ASK_EVERY_S)
-    stage.notes.append(f"two again after {time.monotonic() - started:.1f} s")
+    stage.notes.append(f"two workers again after {time.monotonic() - started:.1f} s")
     if len(stage.server.worker_pids()) != len(before):
-        stage.findings.broke("there are as many workers as before", str(stage.server.worker_pids()))
+        stage.findings.broke("the number of workers is the same", str(stage.server.worker_pids()))
 
 
 async def restart(stage: Stage) -> None:
@@ -173,28 +174,28 @@ SCENARIOS: Mapping[str, Scenario] = {
 
 
 def _check_end(stage: Stage, status: int | None, took_s: float) -> None:
-    # Either is how twistd ends.
+    # twistd exits in either way.
     if status not in {0, -signal.SIGTERM}:
         ended = "it had to be killed" if status is None else f"exit status {status}"
-        stage.findings.broke("the server ends when it is told to", ended)
+        stage.findings.broke("the server stops on SIGTERM", ended)
     if took_s > GRACE_S:
-        stage.findings.broke("the server ends within shutdown_grace", f"{took_s:.1f} s")
+        stage.findings.broke("the server stops within shutdown_grace", f"{took_s:.1f} s")
 
 
 async def _hang_up(stage: Stage) -> None:
-    """Send SIGHUP, and wait until the log has told of it."""
+    """Send SIGHUP, and wait for its line in the log."""
     told = stage.server.log.count("SIGHUP: ")
     stage.server.hang_up()
     deadline = time.monotonic() + TAKEN_UP_MAX_S
     while stage.server.log.count("SIGHUP: ") == told:
         if time.monotonic() > deadline:
-            stage.findings.broke("SIGHUP is heard", f"the log did not tell of it within {TAKEN_UP_MAX_S:.0f} s")
+            stage.findings.broke("SIGHUP is heard", f"no log line within {TAKEN_UP_MAX_S:.0f} s")
             return
         await asyncio.sleep(ASK_EVERY_S)
 
 
 async def _wait_until(stage: Stage, what: str, is_seen: Callable[[], Awaitable[bool]]) -> None:
-    """Ask until a change is seen, so often in a row."""
+    """Check until a change is in force for `IN_A_ROW` new connections in a row."""
     started = time.monotonic()
     in_a_row, first_s = 0, 0.0
     while in_a_row < IN_A_ROW:
@@ -204,17 +205,17 @@ async def _wait_until(stage: Stage, what: str, is_seen: Callable[[], Awaitable[b
         else:
             in_a_row = 0
         if time.monotonic() > started + TAKEN_UP_MAX_S:
-            stage.findings.broke("what has changed is taken up", f"{what}: not within {TAKEN_UP_MAX_S:.0f} s")
+            stage.findings.broke("a changed file is reloaded", f"{what}: not within {TAKEN_UP_MAX_S:.0f} s")
             return
         await asyncio.sleep(ASK_EVERY_S)
-    stage.notes.append(f"{what} was in force {first_s * 1000:.0f} ms after the signal was heard")
+    stage.notes.append(f"{what} was in force {first_s * 1000:.0f} ms after the reload was logged")
 
 
 _REQUESTS = re.compile(r"^postd_http_requests_total\{(.*)\} ([0-9.e+]+)$", re.MULTILINE)
 
 
 def counted_by(metrics: str) -> dict[tuple[str, str], int]:
-    """Return how many requests a server says that it has answered, by method and status, without event streams."""
+    """Return the numbers of requests in a server's metrics, by method and status, without event streams."""
     counts: dict[tuple[str, str], int] = {}
     for labels, value in _REQUESTS.findall(metrics):
         told = dict(re.findall(r'(\w+)="([^"]*)"', labels))

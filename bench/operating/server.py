@@ -1,4 +1,4 @@
-"""The server that is operated: it is told to reload, to end, to begin again; systemd may be what has started it."""
+"""The server under test, which is reloaded, stopped and restarted; optionally with socket activation."""
 
 import json
 import os
@@ -56,7 +56,7 @@ listen = ["tcp:{admin}:interface=127.0.0.1"]
 
 SOCKET_NAME = "web"
 FIRST_FD = 3
-"""Of those that systemd passes on (sd_listen_fds(3))."""
+"""The first file descriptor that systemd passes to a service (sd_listen_fds(3))."""
 
 _ACTIVATE = f"""\
 import os, sys
@@ -67,18 +67,18 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class OperatedServer(Server):
-    """`twistd -n postd` at ports that stay the same.
+    """`twistd -n postd`, with the same ports after a restart.
 
     Args:
-        folder: for its files.
+        folder: the folder for its files.
         store: the URL of its store.
-        issuer: of the tokens that it takes.
-        workers: how many processes.
-        cores: those that it may use.
-        activated: whether the socket is ours, and passed on to it as systemd does; there is no TLS then.
+        issuer: the URL of the token issuer.
+        workers: the number of processes.
+        cores: the cores that it may use.
+        activated: whether this object holds the socket, and passes it on as systemd does; there is no TLS then.
     """
 
-    def __init__(  # noqa: PLR0913 - what a server of a soak has, and one thing more
+    def __init__(  # noqa: PLR0913 - the arguments of the soak's server, and one more
         self, folder: Path, *, store: str, issuer: str, workers: int, cores: set[int], activated: bool
     ) -> None:
         super().__init__(folder, store=store, issuer=issuer, workers=workers, cores=cores)
@@ -111,7 +111,7 @@ class OperatedServer(Server):
         return self.log_file.read_text()
 
     def start(self) -> None:
-        """Start it, for the first time or anew; return when it serves. Blocks for a second.
+        """Start or restart it; return when it is ready. Blocks for a second.
 
         Raises:
             SoakError: it does not start.
@@ -130,23 +130,23 @@ class OperatedServer(Server):
                 stdout=log,
                 stderr=log,
                 pass_fds=passed,
-                start_new_session=True,  # Ctrl-C is for us; we end the server
+                start_new_session=True,  # Ctrl-C interrupts this process only, which stops the server
             )
         with suppress(ProcessLookupError):
             os.sched_setaffinity(self.process.pid, self._cores)
         deadline = time.monotonic() + START_MAX_S
         while self.log.count("postd ready") == before:
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise SoakError(f"postd did not start: {(self.log.splitlines() or ['(it said nothing)'])[-1]}")
+                raise SoakError(f"postd did not start: {(self.log.splitlines() or ['(no output)'])[-1]}")
             time.sleep(0.01)
 
     def worker_pids(self) -> list[int]:
         return self.pids()[1:]
 
     def kill_worker(self, pid: int) -> set[int]:
-        """Kill a worker; return the ports of the clients whose connections it had.
+        """Kill a worker; return the client ports of its connections.
 
-        It is stopped for the moment that it takes to note them: a connection is its, or nobody's yet.
+        It is suspended while they are listed, so that it accepts no connection meanwhile.
         """
         os.kill(pid, signal.SIGSTOP)
         sockets = set()
@@ -161,7 +161,7 @@ class OperatedServer(Server):
         return ports
 
     def read_posts(self) -> list[tuple[int, str]]:
-        """Return all that is in the store, past the server.
+        """Return all posts in the store, without the server.
 
         Raises:
             SoakError: it cannot be read.
@@ -174,10 +174,10 @@ class OperatedServer(Server):
         return [(post["id"], post["post"]) for post in posts]
 
     def read_metrics(self) -> str:
-        """Return what `/metrics` says.
+        """Return the text of `/metrics`.
 
         Raises:
-            SoakError: there is no answer.
+            SoakError: there is no response.
         """
         try:
             with urlopen(f"http://127.0.0.1:{self.admin_port}/metrics", timeout=START_MAX_S) as answer:
@@ -187,7 +187,7 @@ class OperatedServer(Server):
             raise SoakError(f"/metrics: {error.reason}") from None
 
     def close(self) -> None:
-        """End it whatever happens, and close the socket that is ours."""
+        """Kill it if it runs, and close the passed socket."""
         if hasattr(self, "process"):
             self.kill()
         if self.socket is not None:

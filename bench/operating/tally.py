@@ -1,4 +1,4 @@
-"""What has become of each request, and how long those took that were answered."""
+"""The outcomes of requests, and the latencies of responses."""
 
 from array import array
 from collections import Counter, defaultdict
@@ -11,30 +11,30 @@ from bench.soaking.findings import middle, percentile_99
 
 
 class Outcome(Enum):
-    """What a request came to. The client sends each one once."""
+    """The outcome of a request, which is sent only once."""
 
-    ANSWERED = "answered as it should be"
+    ANSWERED = "answered as expected"
     UNAVAILABLE = "503"
-    WRONG = "another answer"
+    WRONG = "unexpected response"
     REFUSED = "no connection"
     """Nothing was sent."""
     CROSSED = "crossed"
-    """Sent on a connection that was not new, when the server had closed it already: what HTTP/1.1 cannot rule out
-    (RFC 9112 §9.5). The end of the connection was there directly after the request was sent."""
+    """Sent on a kept connection that the server had already closed, which HTTP/1.1 cannot rule out (RFC 9112 §9.5): the
+    end of the connection was received directly after the request was sent."""
     LOST_FIRST = "lost, the first on its connection"
     LOST_LATER = "lost, a later one"
-    """Accepted, and neither of the above: the connection was closed or cut before the first byte of an answer."""
-    DOOMED = "with the killed worker"
+    """Accepted, and neither of the above: the connection was closed or reset before the first byte of a response."""
+    DOOMED = "lost with the killed worker"
     """Lost, on a connection of a worker that was killed."""
-    BROKEN = "half an answer, or none in time"
+    BROKEN = "incomplete response, or none in time"
 
 
 LOST = (Outcome.LOST_FIRST, Outcome.LOST_LATER, Outcome.BROKEN)
-"""What must not be, whatever happens."""
+"""The outcomes that no scenario allows."""
 
 
 class Waited(Struct, frozen=True):
-    """Milliseconds from when a request was due to the end of its answer, of those that were due within some time."""
+    """Latencies of the requests of a span of time: milliseconds from when one was due to the end of its response."""
 
     answers: int
     p50_ms: float
@@ -48,17 +48,17 @@ class Waited(Struct, frozen=True):
 
 
 class Tally:
-    """What was counted so far; times are those of the event loop."""
+    """The counts so far; times are those of the event loop."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[Outcome] = Counter()
         self.answers: Counter[tuple[str, str]] = Counter()
-        """By method and status: what the server must have counted, too."""
+        """Responses by method and status, to compare with the server's metrics."""
         self.closed_idle = 0
-        """Kept connections that were found closed before anything was sent on them."""
+        """The number of kept connections that were found closed before a request was sent."""
         self.examples: dict[Outcome, list[str]] = defaultdict(list)
         self.late_ms = array("d")
-        """How late the client itself was."""
+        """The delays of the client itself."""
         self._answered: list[tuple[float, float]] = []
 
     def note_answer(self, method: str, status: int) -> None:
@@ -73,5 +73,5 @@ class Tally:
             self.examples[outcome].append(what)
 
     def waited(self, from_s: float, until_s: float) -> Waited:
-        """Tell of the requests that were due in a span of time."""
+        """Return the latencies of the requests that were due in a span of time."""
         return Waited.of(ms for due_s, ms in self._answered if from_s <= due_s < until_s)

@@ -1,4 +1,4 @@
-"""BlackSheep with what no framework brings along: a thread that commits for all writers that wait at the moment."""
+"""BlackSheep with a group commit, which no framework has: one thread commits the writes of all waiting requests."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ class Write:
     statement: str
     values: tuple[str | int, ...]
     written: asyncio.Future[int]
-    """The number of rows that were added or changed."""
+    """The number of rows added or changed."""
 
 
 _waiting: SimpleQueue[Write] = SimpleQueue()

@@ -1,8 +1,8 @@
 """The post API, its list for users only, as a BlackSheep user writes it: authentication handlers, and `@auth()`.
 
-Bearer and sessions are BlackSheep's own: `JWTBearerAuthentication`, which verifies with PyJWT and keeps the key set,
-and `use_sessions`, which keeps a session in a signed cookie. Its Basic knows plain passwords only, so the handler here
-verifies with argon2-cffi, in a thread; it has no Digest, so that one is `rfc7616`.
+Bearer and sessions are BlackSheep's own: `JWTBearerAuthentication`, which verifies with PyJWT and caches the key set,
+and `use_sessions`, with a signed cookie. Its Basic supports plain-text passwords only, so the handler here verifies
+with argon2-cffi, in a thread. It has no Digest, which is in `rfc7616`.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ def make_digest() -> Application:
     digest = DigestCheck()
 
     async def list_for_users(request: Request) -> Response:
-        # Here and not in a handler, for only an endpoint can answer with a new nonce.
+        # Here and not in a handler, since only an endpoint can respond with a new nonce.
         authorization = (request.get_first_header(b"Authorization") or b"").decode("latin-1")
         if digest.find_user(request.method, request.url.value.decode("latin-1"), authorization) is None:
             refused = unauthorized()
@@ -73,7 +73,7 @@ def make_session() -> Application:
 
 
 def make_signin() -> Application:
-    """The form beside the open list."""
+    """The login form, with a public list."""
     return _with_login(make_app())
 
 

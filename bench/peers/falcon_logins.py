@@ -1,7 +1,7 @@
 """The post API, its list for users only, as a Falcon user writes it: a hook before the responder.
 
-Falcon has no login of its own. Basic verifies with argon2-cffi; Digest is `rfc7616`; a session is a row of a table,
-found by the hash of the cookie; Bearer is PyJWT with the `PyJWKClient` that keeps the key set.
+Falcon has no authentication of its own. Basic verifies with argon2-cffi; Digest is `rfc7616`; a session is a row of a
+table, found by the hash of the cookie; Bearer is PyJWT with its `PyJWKClient`, which caches the key set.
 """
 
 import base64
@@ -26,7 +26,7 @@ SESSION_LIFETIME_S = 3600
 
 Application = falcon.App[falcon.Request, falcon.Response]
 Check = Callable[[falcon.Request], None]
-"""Raises `falcon.HTTPUnauthorized` if a request has no login, or a wrong one."""
+"""Raises `falcon.HTTPUnauthorized` if a request has no credentials, or wrong ones."""
 
 
 def make_guarded_app(check: Check) -> Application:
@@ -77,7 +77,7 @@ def _issuer() -> tuple[str, jwt.PyJWKClient]:
 
 
 class Login:
-    """The form; a new session is in the file before the cookie is sent."""
+    """The login form; a new session is stored before the cookie is sent."""
 
     def on_post(self, request: falcon.Request, response: falcon.Response) -> None:
         form = request.get_media()
@@ -116,7 +116,7 @@ def make_session() -> Application:
 
 
 def make_signin() -> Application:
-    """The form beside the open list."""
+    """The login form, with a public list."""
     made = make_app(Posts())
     made.add_route("/login", Login())
     return made

@@ -1,6 +1,6 @@
 """The post API as a Falcon user writes it: a class a resource, orjson for the media, WSGI (on granian).
 
-WSGI, not ASGI: without anything to wait for it is the faster of Falcon's two on granian.
+WSGI, not ASGI: where no endpoint waits, it is Falcon's faster interface on granian.
 """
 
 from hashlib import blake2b
@@ -51,7 +51,7 @@ class OnePost:
 
 
 class ConditionalPosts(Posts):
-    """The list with an ETag: a hash of what would be sent."""
+    """The list with an ETag, a hash of the body."""
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
         super().on_get(request, response)

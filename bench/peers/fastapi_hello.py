@@ -1,4 +1,4 @@
-"""FastAPI's first example, for what an application costs at the least: its start, and its memory."""
+"""The first example of FastAPI's documentation, for the least start time and memory of an application."""
 
 from fastapi import FastAPI
 

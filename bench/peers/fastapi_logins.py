@@ -1,9 +1,9 @@
-"""The post API, its list for users only, as a FastAPI user writes it: a dependency that says who it is.
+"""The post API, its list for users only, as a FastAPI user writes it: a dependency that returns the user.
 
-Basic is `HTTPBasic` and argon2-cffi in a `def`, which FastAPI calls in its threads, where the hash does not hold up
-the other requests. Bearer is `HTTPBearer` and PyJWT with the `PyJWKClient` that keeps the key set, in an `async def`,
-the faster of the two ways that were tried: in the threads each request pays for a hop, and here the others wait only
-while the key set is fetched. A session is Starlette's `SessionMiddleware`: a signed cookie.
+Basic is `HTTPBasic` and argon2-cffi in a `def`, which FastAPI calls in a thread, so that the hash does not block other
+requests. Bearer is `HTTPBearer` and PyJWT with its `PyJWKClient`, which caches the key set, in an `async def`: in
+threads each request takes longer, and here others wait only while the key set is fetched. A session is Starlette's
+`SessionMiddleware`, with a signed cookie.
 """
 
 from functools import lru_cache

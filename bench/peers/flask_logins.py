@@ -1,7 +1,7 @@
 """The post API, its list for users only, as a Flask user writes it: Flask-HTTPAuth, and argon2-cffi in its callback.
 
 Flask-HTTPAuth's Digest keeps the nonce in Flask's session, a signed cookie that the client must send back, and does
-not look at the count: a request that was recorded is good for as long as the cookie is.
+not check the nonce count: a recorded request can be replayed until the cookie expires.
 """
 
 from pathlib import Path

@@ -23,7 +23,7 @@ def list_posts() -> Response:
 
 
 def list_posts_if_changed() -> Response:
-    """Send the list with Werkzeug's ETag, a hash of what is sent; 304 if the client has it."""
+    """Send the list with Werkzeug's ETag, a hash of the body; 304 if the client has it."""
     response = list_posts()
     response.add_etag()
     response.make_conditional(request)
@@ -66,10 +66,10 @@ def decode_post() -> str:
 
 
 def make_app() -> Flask:
-    """Return everything but the list."""
+    """Return an application with all routes but the list."""
     made = Flask(__name__)
     assert isinstance(made.json, DefaultJSONProvider)
-    made.json.compact = False  # Flask's own switch for an indentation of two spaces
+    made.json.compact = False  # makes Flask indent by two spaces
     made.get("/post/<int:post_id>")(get_post)
     made.post("/post")(add_post)
     made.put("/post/<int:post_id>")(replace_post)

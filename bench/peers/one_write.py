@@ -1,4 +1,4 @@
-"""What postd's streamed list is measured against: the same SQLite file, encoded whole, sent in one write.
+"""The baseline for postd's streamed list: the same SQLite file, encoded as a whole and sent in one write.
 
 Usage: one_write.py PORT FILE
 """

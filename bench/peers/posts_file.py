@@ -1,4 +1,4 @@
-"""What the peers in Python share: the SQLite file, as durable as postd's is, and what they ask of it.
+"""The SQLite file of the Python peers, as durable as postd's, and their statements.
 
 Each statement is its own transaction (`isolation_level = None`): a write has been synced when `execute` returns. That
 is one statement less for each write than sqlite3's own transactions take.
@@ -23,7 +23,7 @@ _of_thread = threading.local()
 
 
 def connection() -> sqlite3.Connection:
-    """Return the calling thread's own connection."""
+    """Return the connection of the calling thread."""
     if not hasattr(_of_thread, "connection"):
         _of_thread.connection = connect()
     found: sqlite3.Connection = _of_thread.connection

@@ -1,7 +1,7 @@
-"""The Digest check that somebody writes whose framework has none (RFC 7616 §3.4, with MD5 and `qop=auth`).
+"""A check of Digest (RFC 7616 §3.4, with MD5 and `qop=auth`) as written for a framework that has none.
 
-Nonces and the counts that were used with them are kept in memory: they are gone with the process, and a second worker
-would not know them. postd keeps them in the store.
+Nonces and their used counts are kept in memory: a restart loses them, and a second worker would not have them. postd
+keeps them in the store.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _PARAMETER = re.compile(r'(\w+)=(?:"([^"]*)"|([^\s,"]+))')
 
 
 class DigestCheck:
-    """Tells who a request is from."""
+    """Authenticates requests."""
 
     def __init__(self) -> None:
         self._ha1 = dict(line.split(f":{REALM}:") for line in Path("users.digest").read_text().splitlines())
@@ -26,7 +26,7 @@ class DigestCheck:
         self._used: dict[str, set[int]] = {}
 
     def challenge(self) -> str:
-        """Return a `WWW-Authenticate` with a new nonce; forget the nonces that are too old."""
+        """Return a `WWW-Authenticate` field with a new nonce; delete expired nonces."""
         now = time.monotonic()
         for nonce in [nonce for nonce, made in self._made.items() if made < now - NONCE_LIFETIME_S]:
             del self._made[nonce], self._used[nonce]
@@ -35,7 +35,7 @@ class DigestCheck:
         return f'Digest realm="{REALM}", nonce="{nonce}", algorithm=MD5, qop="auth"'
 
     def find_user(self, method: str, target: str, authorization: str | None) -> str | None:
-        """Return the name of the user whose password the response was made with, None if there is none."""
+        """Return the name of the user if the response is right, else None."""
         scheme, _, parameters = (authorization or "").partition(" ")
         if scheme.lower() != "digest":
             return None

@@ -1,6 +1,6 @@
 """The list, for users only, on a stock `twisted.web.server.Site` with its access log: `stock_site.py KIND PORT`.
 
-KIND is `wrapper`, Twisted's own `HTTPAuthSessionWrapper`; `protect`, `Protection` with the same checker of
+KIND is `wrapper`, Twisted's `HTTPAuthSessionWrapper`; `protect`, `Protection` with the same checker of
 `twisted.cred`; or `file`, `Protection` with the user file.
 """
 

@@ -1,4 +1,4 @@
-"""What the peers in Python share about users: the hashes of their passwords, and argon2-cffi to verify them."""
+"""The users of the Python peers: password hashes, and argon2-cffi to verify them."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ _hashes: dict[str, str] = {}
 
 
 def is_password(username: str, password: str) -> bool:
-    """Verify a password; this takes some 15 ms, during which other threads run."""
+    """Verify a password, which takes some 15 ms, without the interpreter lock."""
     if not _hashes:
         lines = (line.split(":") for line in Path("users").read_text().splitlines())
         _hashes.update({name: password_hash for name, password_hash, *_ in lines})

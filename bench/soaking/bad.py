@@ -1,11 +1,12 @@
-"""Bad clients: each is one way to be a burden, and knows what the server has to do about it.
+"""Bad clients: slow, broken, excessive or hostile requests, each with a check of the server's reaction.
 
-A bad client runs once and returns. It raises `BrokenPromiseError` where the server has not done what it has to.
+A bad client runs once and returns. It raises `BrokenPromiseError` if the check fails.
 """
 
 import asyncio
 import os
 import random
+import re
 import secrets
 import socket
 import time
@@ -25,13 +26,13 @@ from bench.soaking.server import BODY_S, CONNECTIONS, HEADER_S, IDLE_S, PASSWORD
 from bench.soaking.wire import BrokenResponseError, ClosedError, Connection, encode_request
 
 CUT_SLACK_S = 4.5
-"""How long after a limit a client may still be there: the server looks every second or so, and both of us are busy."""
+"""The longest time from a limit to the end of a connection: the server checks every second or so, under load."""
 
 STALLED_SLACK_S = 15.0
-"""As much for one that does not read: until the kernels are full, there is something that is taken."""
+"""The same for a client that does not read: the server can send until the buffers of both sockets are full."""
 
 _ESTABLISHED = b"\x01"
-"""The first byte of Linux' `tcp_info`: the state of a connection that has not been cut."""
+"""The first byte of Linux' `tcp_info` for a connection that is open."""
 
 TRICKLE_S = 0.4
 FLOOD_HELD_S = 1.5
@@ -50,7 +51,7 @@ _POST = f"POST /post HTTP/1.1\r\nHost: localhost\r\n{_WRITER}\r\nContent-Type: a
 SMUGGLING: Mapping[str, str] = {
     "two lengths": f"{_POST}Content-Length: 3\r\nContent-Length: {len(_HIDDEN)}\r\n\r\n{_HIDDEN}",
     "length and chunks": f"{_POST}Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{_HIDDEN}",
-    "a coding that is none": f"{_POST}Transfer-Encoding: identity\r\n\r\n{_HIDDEN}",
+    "an unknown coding": f"{_POST}Transfer-Encoding: identity\r\n\r\n{_HIDDEN}",
     "a coding before chunked": f"{_POST}Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n{_HIDDEN}",
     "chunked twice": f"{_POST}Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{_HIDDEN}",
     "chunked with a tail": f"{_POST}Transfer-Encoding: chunkedx\r\n\r\n0\r\n\r\n{_HIDDEN}",
@@ -61,14 +62,14 @@ SMUGGLING: Mapping[str, str] = {
     "a chunk with a sign": f"{_POST}Transfer-Encoding: chunked\r\n\r\n+0\r\n\r\n{_HIDDEN}",
     "a chunk that ends early": f"{_POST}Transfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n{_HIDDEN}",
     "a request as a trailer": f"{_POST}Transfer-Encoding: chunked\r\n\r\n0\r\n{_HIDDEN}",
-    "an end that is not one": f"{_POST}Transfer-Encoding: chunked\r\n\r\n0\r\n\n{_HIDDEN}",
+    "a wrong end of chunks": f"{_POST}Transfer-Encoding: chunked\r\n\r\n0\r\n\n{_HIDDEN}",
     "two hosts": f"GET /post/1 HTTP/1.1\r\nHost: localhost\r\nHost: b\r\n\r\n{_HIDDEN}",
     "a NUL": f"GET /post/1 HTTP/1.1\r\nHost: localhost\r\nX: a\0b\r\n\r\n{_HIDDEN}",
     "no version": f"GET /post/1\r\n\r\n{_HIDDEN}",
     "another version": f"GET /post/1 HTTP/2.0\r\nHost: localhost\r\n\r\n{_HIDDEN}",
     "after the last request": f"GET /post/1 HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n{_HIDDEN}",
 }
-"""Requests with another one in them, which would be executed if it were taken for one."""
+"""Requests with another one inside, which must not be executed."""
 
 OVERSIZED: Mapping[str, tuple[bytes, int]] = {
     "a long field": (encode_request("GET", "/post/1", [f"X: {'x' * 20_000}"]), 431),
@@ -82,17 +83,17 @@ OVERSIZED: Mapping[str, tuple[bytes, int]] = {
         413,
     ),
 }
-"""What is too large, and how it is refused."""
+"""Requests that are too large, with the expected status."""
 
 STREAMS, FOREIGN, NAMES, HOSTILE = (f"127.0.0.{number}" for number in range(2, 6))
-"""Addresses of attackers, none of them a trusted proxy. Good clients have another one, and so their own limits."""
+"""Addresses of attackers; none is a trusted proxy. Good clients have another address, and so limits of their own."""
 
 STREAMS_HELD_S = 2.0
 LEFT_S = 1.0
-"""How long the server may take to notice that many connections have gone."""
+"""The longest time for the server to handle the end of many connections."""
 
 HOSTILE_BYTES = 2000
-"""In each field; the log shows no more."""
+"""The size of the text in each field; the log has no more of it."""
 HOSTILE_TEXTS = tuple(text for _, text in patterns(3 * HOSTILE_BYTES))
 WORST_TEXT = "=" + "?" * (3 * HOSTILE_BYTES - 1)
 ENDLESS_NAME = "\xff" * 7800
@@ -108,23 +109,23 @@ MISPLACED_SECRETS = (
     ("/home", "User-Agent: {}"),
     ("/home", "Cookie: other={}"),
 )
-"""Targets and fields with a secret where none belongs."""
+"""Request targets and header fields with a secret in an unusual place."""
 
 FOREIGN_HOSTS = ("evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example")
-"""Names that a page of somebody else may give to 127.0.0.1."""
+"""Host names that a foreign site may resolve to 127.0.0.1 (DNS rebinding)."""
 
-# A ClientHello as OpenSSL sends it, cut to what a server on a plain port sees of it.
+# The beginning of a ClientHello from OpenSSL, as a server without TLS receives it.
 _TLS_HELLO = bytes.fromhex("16030100c4010000c00303") + os.urandom(32) + b"\x20" + os.urandom(32) + bytes(120)
 
 
 class BadClients:
-    """All of them, each again and again.
+    """All kinds of bad clients, each repeated.
 
     Args:
-        port: of the server.
-        workers: how many processes it has.
-        findings: where they tell what they see.
-        tokens: what real tokens look like.
+        port: the port of the server.
+        workers: the number of its processes.
+        findings: records failed checks.
+        tokens: real tokens, as models of wrong ones.
     """
 
     def __init__(self, port: int, workers: int, findings: Findings, tokens: Tokens) -> None:
@@ -134,7 +135,7 @@ class BadClients:
         self._tokens = tokens
         self._bursts = Bursts(port, workers, findings, tokens)
         self._many = asyncio.Lock()
-        """Held by each that takes many connections: several of them would leave none to good clients."""
+        """Held by each client that opens many connections: two at a time would leave none for good clients."""
         self._guesses = 0
         self._smuggling = cycle(SMUGGLING.items())
         self._oversized = cycle(OVERSIZED.items())
@@ -165,7 +166,7 @@ class BadClients:
         )
 
     async def run(self, kind: "Kind") -> None:
-        """Be one bad client of a kind, again and again, until cancelled."""
+        """Run a kind of bad client repeatedly, until cancelled."""
         await asyncio.sleep(random.uniform(0, min(kind.every_s, 3)))
         while True:
             came_in_a_crowd = self._findings.crowded
@@ -175,16 +176,16 @@ class BadClients:
                 by_crowd = isinstance(error, ClosedError) or getattr(error, "crowded", False)
                 if not (by_crowd and (came_in_a_crowd or self._findings.crowded)):
                     about = getattr(error, "about", "")
-                    promise = f"bad clients are dealt with ({kind.name}{about and ', '}{about})"
+                    promise = f"the server handles bad clients ({kind.name}{about and ', '}{about})"
                     self._findings.broke(promise, str(error))
             else:
                 self._findings.bad[kind.name] += 1
             await asyncio.sleep(kind.every_s * random.uniform(0.5, 1.5))
 
-    # --- Slow ones
+    # --- Slow clients
 
     async def _trickle(self, connection: Connection, start: bytes, rest: bytes, limit_s: float) -> None:
-        """Send slowly until the server has had enough, which must be soon after a limit."""
+        """Send slowly until the server closes the connection, which must be soon after a limit."""
         began = time.monotonic()
         connection.send(start)
         sending = asyncio.create_task(self._send_slowly(connection, rest))
@@ -194,7 +195,7 @@ class BadClients:
             sending.cancel()
         if time.monotonic() < began + limit_s - 1:
             took_s = time.monotonic() - began
-            raise BrokenPromiseError(f"cut after {took_s:.1f} s, of the {limit_s:.0f} s that it has")
+            raise BrokenPromiseError(f"closed after {took_s:.1f} s, before the limit of {limit_s:.0f} s")
 
     async def _send_slowly(self, connection: Connection, data: bytes) -> None:
         for place in range(len(data)):
@@ -202,16 +203,16 @@ class BadClients:
             connection.send(data[place : place + 1])
 
     async def _expect_end(self, connection: Connection, within_s: float, *statuses: int) -> None:
-        """Have the connection closed by the server, after an answer with one of the statuses if there are any."""
+        """Wait for the server to close the connection, after a response with one of the statuses if there are any."""
         received = await connection.read_to_end(within_s)
         if received is None:
-            raise BrokenPromiseError(f"still there after {within_s:.1f} s", crowded=True)
+            raise BrokenPromiseError(f"still open after {within_s:.1f} s", crowded=True)
         status = int(received[9:12]) if received.startswith(b"HTTP/1.1 ") and received[9:12].isdigit() else 0
         if status:
             self._findings.note_bad("a bad client", status)
         if statuses and status not in statuses:
             wanted = " or ".join(map(str, statuses))
-            raise BrokenPromiseError(f"{received[:60]!r} in place of {wanted}", crowded=not received)
+            raise BrokenPromiseError(f"expected {wanted}, received {received[:60]!r}", crowded=not received)
 
     async def _trickle_head(self) -> None:
         with await Connection.open(self._port) as connection:
@@ -226,7 +227,7 @@ class BadClients:
             await self._expect_end(connection, IDLE_S + CUT_SLACK_S, 0)
 
     async def _send_half(self) -> None:
-        """Send a part of a request and be quiet, or go half away."""
+        """Send a part of a request, then nothing, or end the sending side of the connection."""
         with await Connection.open(self._port) as connection:
             whole = f"{_POST}Content-Length: 30\r\n\r\n{{"
             connection.send(whole[: random.choice((3, 30, len(_POST), len(whole)))].encode())
@@ -237,7 +238,7 @@ class BadClients:
                 await self._expect_end(connection, max(HEADER_S, BODY_S) + CUT_SLACK_S, 408)
 
     async def _read_nothing(self) -> None:
-        """Ask for the whole list several times and take none of it: what the kernels hold is less than that."""
+        """Request the whole list several times and read nothing: the responses exceed the sockets' buffers."""
         loop, asked = asyncio.get_running_loop(), 8
         with socket.socket() as own:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -246,14 +247,14 @@ class BadClients:
                 await loop.sock_connect(own, ("127.0.0.1", self._port))
                 await loop.sock_sendall(own, encode_request("GET", "/post") * asked)
             except OSError as error:
-                raise ClosedError(f"not taken: {error!r}") from None
+                raise ClosedError(f"connection not accepted: {error!r}") from None
             deadline = time.monotonic() + IDLE_S + STALLED_SLACK_S
             while own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED:
                 if time.monotonic() > deadline:
-                    raise BrokenPromiseError(f"still there after {IDLE_S + STALLED_SLACK_S:.1f} s")
+                    raise BrokenPromiseError(f"still open after {IDLE_S + STALLED_SLACK_S:.1f} s")
                 await asyncio.sleep(0.5)
 
-    # --- Those that send what is none
+    # --- Invalid requests
 
     async def _send_garbage(self) -> None:
         with await Connection.open(self._port) as connection:
@@ -268,7 +269,7 @@ class BadClients:
             received = await connection.read_to_end(max(HEADER_S, BODY_S) + CUT_SLACK_S)
         if received is None:
             raise BrokenPromiseError("the connection stays open", name, crowded=True)
-        answers = [int(after[:3]) for after in received.split(b"HTTP/1.1 ")[1:]]
+        answers = [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", received)]
         for status in answers:
             self._findings.note_bad(f"smuggling, {name},", status)
         harmless = {200, 404} if name == "after the last request" else {400, 501, 505}
@@ -289,7 +290,7 @@ class BadClients:
             connection.send(_TLS_HELLO)
             await self._expect_end(connection, HEADER_S + CUT_SLACK_S)
 
-    # --- Those that come in numbers, or go at the wrong time
+    # --- Many connections, and connections that end early
 
     async def _reset(self) -> None:
         with await Connection.open(self._port) as connection:
@@ -304,7 +305,7 @@ class BadClients:
                 answer = await connection.read_response()
                 self._findings.note_bad("pipelining", answer.status)
                 if answer.status not in {200, 404}:
-                    raise BrokenPromiseError(f"one of several requests was answered with {answer.status}")
+                    raise BrokenPromiseError(f"a pipelined request was answered with {answer.status}")
 
     async def _come_and_go(self) -> None:
         opened = [await Connection.open(self._port) for _ in range(10)]
@@ -316,7 +317,7 @@ class BadClients:
             await self._expect_end(connection, HEADER_S + CUT_SLACK_S, 200, 404)
 
     async def _flood(self) -> None:
-        """Open more connections than there may be: some are refused at once, the others stay."""
+        """Open more connections than the limit: some are refused at once, the others stay open."""
         async with self._taking_many():
             began = time.monotonic()
             self._findings.begin_crowd()
@@ -324,19 +325,19 @@ class BadClients:
                 stayed = await self._open_too_many(FLOOD_HELD_S)
             finally:
                 self._findings.end_crowd()
-        # The first have been silent for too long where it took so long to open the last.
+        # The first ones have reached the idle timeout if it took long to open the last.
         least = CONNECTIONS / 2 if time.monotonic() < began + LEFT_S + IDLE_S else 0
         if not least <= stayed <= CONNECTIONS * self._workers:
-            told = f"{stayed} stayed of a flood of {self._flood_size}, where each worker may have {CONNECTIONS}"
-            self._findings.broke("there are as many connections as the limit says", told)
+            example = f"{stayed} of {self._flood_size} stayed open, with a limit of {CONNECTIONS} for each worker"
+            self._findings.broke("the limit on connections holds", example)
 
     async def _listen_idly(self) -> None:
-        """Open as many event streams from one address; good clients must not notice, so that this is no crowd."""
+        """Open many event streams from one address; all connections of good clients must succeed meanwhile."""
         async with self._taking_many():
             stayed = await self._open_too_many(STREAMS_HELD_S, encode_request("GET", "/post/events"), STREAMS)
         most = CONNECTIONS // 2 * self._workers
         if not 0 < stayed <= most:
-            raise BrokenPromiseError(f"{stayed} streams stayed, where one address may have {most} connections")
+            raise BrokenPromiseError(f"{stayed} streams stayed open, with a limit of {most} connections for an address")
 
     @asynccontextmanager
     async def _taking_many(self) -> AsyncIterator[None]:
@@ -349,18 +350,18 @@ class BadClients:
         return (CONNECTIONS + 50) * self._workers
 
     async def _open_too_many(self, held_s: float, request: bytes = b"", source: str = "") -> int:
-        """Open more connections than there may be and send a request on each; return how many stay open."""
+        """Open more connections than the limit and send a request on each; return how many stay open."""
         opened: list[Connection] = []
         try:
             for _ in range(0, self._flood_size, FLOOD_AT_ONCE):
                 opening = (Connection.open(self._port, source=source) for _ in range(FLOOD_AT_ONCE))
                 tried = await asyncio.gather(*opening, return_exceptions=True)
-                # One that is turned away is seen now if it was quick, else when it is read from.
+                # A refused one fails here if the server was quick, else when it is read.
                 new = [connection for connection in tried if isinstance(connection, Connection)]
                 for connection in new:
                     connection.send(request)
                 opened += new
-                # What the kernel has no room for it lets wait for a second, whoever it is.
+                # A full backlog makes all new connections wait for a second.
                 await asyncio.sleep(FLOOD_PAUSE_S)
             endings = await asyncio.gather(*(connection.read_to_end(held_s) for connection in opened))
         finally:
@@ -368,7 +369,7 @@ class BadClients:
                 connection.close()
         return sum(ending is None for ending in endings)
 
-    # --- Those that guess
+    # --- Guesses
 
     async def _burst_of_passwords(self) -> None:
         async with self._taking_many():
@@ -379,7 +380,7 @@ class BadClients:
             await self._bursts.show_tokens()
 
     async def _guess(self) -> None:
-        """Guess until the throttle stops it, from an address that nobody has."""
+        """Guess passwords until the throttle refuses, from an address of its own."""
         self._guesses += 1
         address, user = elsewhere(), f"nobody{self._guesses}"
         with await Connection.open(self._port) as connection:
@@ -405,7 +406,7 @@ class BadClients:
         bad = {
             "of an unknown key": issuer.token(key, {"kid": secrets.token_hex(8)}),
             "that has expired": issuer.token(key, exp=int(time.time()) - 3600),
-            "for somebody else": issuer.token(key, aud="https://other.example"),
+            "for another audience": issuer.token(key, aud="https://other.example"),
             "of another issuer": issuer.token(key, iss="https://other.example"),
             "signed by another key": issuer.token(key, {"kid": issuer.keys[2].kid}),
             "cut short": good[:-10],
@@ -420,10 +421,10 @@ class BadClients:
                 if answer.status != 401:
                     raise BrokenPromiseError(f"answered with {answer.status}", f"a token {what}")
 
-    # --- Those that aim at the log, or at another name of this host
+    # --- Attacks on the log, and foreign host names
 
     async def _ask(self, what: str, request: bytes, source: str = "") -> int:
-        """Send a request over a connection of its own; return the status of its answer."""
+        """Send a request over a connection of its own; return the status of the response."""
         with await Connection.open(self._port, source=source) as connection:
             connection.send(request)
             answer = await connection.read_response()
@@ -468,7 +469,7 @@ class BadClients:
 
 
 class Kind(Struct, frozen=True):
-    """A kind of bad client: its name, what it does, how many of them there are at a time, and how often each acts."""
+    """A kind of bad client: its name, its action, how many there are at a time, and the mean pause between actions."""
 
     name: str
     act: Callable[[], Awaitable[None]]

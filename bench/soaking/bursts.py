@@ -1,6 +1,6 @@
-"""Bursts: requests that are complete at the same moment, so that none has failed yet when the next one is looked at.
+"""Bursts: requests that are complete at the same moment, so that each is checked before another one has failed.
 
-All of a burst come from one address that no other client has (`X-Forwarded-For`), for one account.
+The requests of a burst are for one account, and from one address of its own (`X-Forwarded-For`).
 """
 
 import asyncio
@@ -18,17 +18,17 @@ from bench.soaking.server import PASSWORD, TARGETS
 from bench.soaking.wire import Connection, Response, encode_request
 
 FAILURES, ADDRESS_FAILURES = 10, 50
-"""Those of `[throttle]` by default."""
+"""The defaults of `[throttle]`."""
 
 PASSWORDS, TOKENS = 150, 100
-"""Requests of a burst. With the other clients they are fewer than `[limits] connections`."""
+"""The number of requests in a burst; with the other clients they stay below `[limits] connections`."""
 
 HELD_S = 0.3
-"""How long the last bytes are held back: until the server has read all others."""
+"""The delay of the last bytes, in which the server reads all others."""
 
 
 async def release(port: int, requests: Sequence[bytes]) -> list[Response]:
-    """Send requests over as many connections, the last bytes together; return the answers."""
+    """Send requests over a connection each, the last bytes together; return the responses."""
     with ExitStack() as stack:
         opened = [stack.enter_context(await Connection.open(port)) for _ in requests]
         for connection, request in zip(opened, requests, strict=True):
@@ -43,10 +43,10 @@ class Bursts:
     """Wrong passwords and refused tokens.
 
     Args:
-        port: of the server.
-        workers: how many processes it has.
-        findings: where answers are counted.
-        tokens: those that the issuer gives out.
+        port: the port of the server.
+        workers: the number of its processes.
+        findings: counts the responses.
+        tokens: tokens of the issuer.
     """
 
     def __init__(self, port: int, workers: int, findings: Findings, tokens: Tokens) -> None:
@@ -60,7 +60,7 @@ class Bursts:
         """Guess the password of an account whose owner has just signed in.
 
         Raises:
-            BrokenPromiseError: more of them were verified than the throttle allows, or the right one behind them.
+            BrokenPromiseError: more passwords were verified than the throttle allows, or the right one after them was.
         """
         scheme, account = next(self._turns)
         address, owners_address = elsewhere(), elsewhere()
@@ -74,16 +74,16 @@ class Bursts:
             _attempt(scheme, address, (account, password), nonce, number)
             for number, password in enumerate([*wrong, right], 1)
         ]
-        # The right one comes when all others have answers: a busy server reads connections in an order of its own.
+        # The right one is sent after all others are answered: a busy server reads connections in any order.
         verified = self._check(f"wrong passwords, {scheme}", await release(self._port, requests[:PASSWORDS]), FAILURES)
         if verified >= FAILURES:
-            self._check(f"the right password behind them, {scheme}", await release(self._port, requests[PASSWORDS:]), 0)
+            self._check(f"the right password after them, {scheme}", await release(self._port, requests[PASSWORDS:]), 0)
 
     async def show_tokens(self) -> None:
-        """Show opaque tokens that the issuer does not know.
+        """Send opaque tokens that are unknown to the issuer.
 
         Raises:
-            BrokenPromiseError: more of them were refused as such than the throttle allows.
+            BrokenPromiseError: more tokens were verified than the throttle allows.
         """
         address = elsewhere()
         fields = [bearer_field(secrets.token_urlsafe(30)) for _ in range(TOKENS)]
@@ -94,17 +94,19 @@ class Bursts:
             self._findings.expect("GET /bearer with an opaque token", answer, 200)
 
     def _check(self, what: str, answers: Sequence[Response], most: int) -> int:
-        """Return how many of the answers are 401.
+        """Return how many of the responses are 401.
 
         Raises:
-            BrokenPromiseError: these are more than `most`, and one for each further worker, or others are not 429.
+            BrokenPromiseError: they are more than `most` and one for each further worker, or others are not 429.
         """
         for answer in answers:
             self._findings.note_bad(what, answer.status)
         statuses = Counter(answer.status for answer in answers)
         allowed = most + self._workers - 1 if most else 0
         if statuses[401] > allowed or statuses[401] + statuses[429] < len(answers):
-            raise BrokenPromiseError(f"{dict(statuses)}, where at most {allowed} may be 401 and all others 429", what)
+            raise BrokenPromiseError(
+                f"expected at most {allowed} of 401 and all others 429, got {dict(statuses)}", what
+            )
         return statuses[401]
 
 

@@ -1,4 +1,4 @@
-"""What an operator and an issuer do meanwhile: reloads, a user file that is replaced, keys that are rotated."""
+"""Changes during the load: reloads, replacements of the user file, rotations of the issuer's keys."""
 
 import asyncio
 import random
@@ -11,18 +11,18 @@ from bench.soaking.server import GUEST, PASSWORD, Server
 from bench.soaking.wire import BrokenResponseError, ClosedError, Connection
 
 TAKEN_UP_S = 2.5
-"""When a changed user file must be in force: two seconds (reference: User file), and a little for us to ask."""
+"""The time until a changed user file must be in force: two seconds (reference: User file), and a margin."""
 
 AGAIN_AFTER_S = 5.0
 
 
 class Changes:
-    """Changes that good clients must not notice.
+    """Changes that must not affect good clients.
 
     Args:
-        server: what is told of them.
-        findings: where what is wrong is told.
-        tokens: have keys that are rotated.
+        server: the server.
+        findings: records failed checks.
+        tokens: the tokens, whose keys are rotated.
     """
 
     def __init__(self, server: Server, findings: Findings, tokens: Tokens) -> None:
@@ -32,7 +32,7 @@ class Changes:
         self._password = PASSWORD
 
     async def run(self, every_s: float) -> None:
-        """Change each so many seconds, until cancelled."""
+        """Make both changes in each period of `every_s` seconds, until cancelled."""
         rotating = asyncio.create_task(self._rotate())
         try:
             while True:
@@ -43,20 +43,20 @@ class Changes:
             rotating.cancel()
 
     async def _rotate(self) -> None:
-        # As issuers do: a key is shown for as long as anybody may go without asking before it signs.
+        # As issuers do: a key is published for longer than it may be cached before it signs tokens.
         while True:
             await asyncio.sleep(KEYS_FRESH_S * 1.25)
             self._tokens.rotate()
             self._findings.changes["issuer's keys rotated"] += 1
 
     async def _try(self, change: Callable[[], Awaitable[None]]) -> None:
-        """Make a change; once more if a flood of connections was in the way of our looking at it."""
+        """Make a change; repeat it if a flood of connections prevented the check."""
         while True:
             try:
                 await change()
             except (BrokenResponseError, ClosedError) as error:
                 if not self._findings.crowded:
-                    self._findings.broke("good clients are not cut off", str(error))
+                    self._findings.broke("good clients keep their connections", str(error))
                     return
                 await asyncio.sleep(AGAIN_AFTER_S)
             else:
@@ -67,14 +67,14 @@ class Changes:
         self._findings.changes["SIGHUP"] += 1
 
     async def _replace_users(self) -> None:
-        """Give the guest another password: the old one, and a session that began with it, are of no use any more."""
+        """Change the guest's password, and check that the old one and its sessions are no longer valid."""
         with await Connection.open(self._server.port) as connection:
             cookie = await sign_in(connection, GUEST, self._password, self._findings)
             old, self._password = self._password, secrets.token_urlsafe(12)
             await asyncio.to_thread(self._server.replace_users, self._password)
             self._findings.changes["user file replaced"] += 1
             await asyncio.sleep(TAKEN_UP_S)
-            # A wrong password counts against the address that it comes from: another one each time.
+            # A new address each time, since the throttle counts the wrong password against it.
             from_elsewhere = [f"X-Forwarded-For: 198.51.100.{random.randrange(256)}"]
             for password, status in ((self._password, 200), (old, 401)):
                 answer = await Basic(GUEST, password).ask(connection, "GET", "/basic", from_elsewhere)

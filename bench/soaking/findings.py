@@ -1,4 +1,4 @@
-"""What a soak keeps of what it sees: what was answered how often, how long it took, and which promises were broken."""
+"""The findings of a soak test: counts of responses, latencies, and failed checks."""
 
 import math
 import time
@@ -10,19 +10,19 @@ from statistics import median, quantiles
 from bench.soaking.wire import Response
 
 REFUSALS_OF_A_VERSION = frozenset({501, 505})
-"""The two of the 5xx that speak of the request, not of the server: only clients that ask for them may get them."""
+"""The 5xx statuses about a request, not the server: 501 and 505. Only requests that cause them may get them."""
 
 CROWD_OVER_S = 3.0
-"""For how long after a flood of connections a new one may still be refused."""
+"""The time after a flood of connections in which new ones may still be refused."""
 
 
 class BrokenPromiseError(Exception):
-    """The server has not done what it has to; `str()` of it says what it has done.
+    """A check of the server's behavior failed; `str()` is the observed behavior.
 
     Args:
-        what: for `str()`.
-        about: which of several things that the bad client does it is about.
-        crowded: whether this may be because there were too many others.
+        what: the text for `str()`.
+        about: the case, if a bad client has several.
+        crowded: whether a flood of connections may be the cause.
     """
 
     def __init__(self, what: str, about: str = "", *, crowded: bool = False) -> None:
@@ -32,19 +32,19 @@ class BrokenPromiseError(Exception):
 
 
 class Findings:
-    """What was found so far."""
+    """The findings so far."""
 
     def __init__(self) -> None:
         self.statuses: Counter[int] = Counter()
         self.good_ms: dict[str, array[float]] = defaultdict(lambda: array("f"))
-        """What good clients waited for an answer, by what they did."""
+        """Latencies of good clients by operation."""
         self.bad: Counter[str] = Counter()
-        """How often each kind of bad client has come to its end."""
+        """The number of completed runs of each kind of bad client."""
         self.changes: Counter[str] = Counter()
         self.heard: Counter[str] = Counter()
-        """What listeners have heard of changes."""
+        """Counts of event streams and of events."""
         self.lag_ms = array("f")
-        """How late our own loop was: what good clients waited for may be ours."""
+        """Delays of the client's own event loop, which are a part of the latencies."""
         self._broken: dict[str, list[str]] = defaultdict(list)
         self._recent_ms: array[float] = array("f")
         self._crowded_until = 0.0
@@ -54,30 +54,30 @@ class Findings:
         return sum(map(len, self.good_ms.values()))
 
     def forget_figures(self) -> None:
-        """Count from here on; what was broken stays."""
+        """Reset all counts; failed checks are kept."""
         self.statuses.clear()
         self.good_ms.clear()
         self.lag_ms = array("f")
 
     def broke(self, promise: str, example: str) -> None:
-        """Note that a promise was broken."""
+        """Record a failed check."""
         self._broken[promise].append(example)
 
     def lines(self) -> list[str]:
-        """Return a line for each promise that was broken."""
+        """Return a line for each failed check."""
         return [
             f"{promise}: {examples[0]}" + (f" (and {len(examples) - 1} more)" if len(examples) > 1 else "")
             for promise, examples in self._broken.items()
         ]
 
     def note_good(self, what: str, answer: Response) -> None:
-        """Count an answer to a good client."""
+        """Count a response to a good client."""
         self._count(answer.status, f"{what} was answered with", answer.body)
         self.good_ms[what].append(answer.took_s * 1000)
         self._recent_ms.append(answer.took_s * 1000)
 
     def note_bad(self, what: str, status: int) -> None:
-        """Count an answer to a bad client."""
+        """Count a response to a bad client."""
         if status in REFUSALS_OF_A_VERSION:
             self.statuses[status] += 1
         else:
@@ -86,23 +86,23 @@ class Findings:
     def _count(self, status: int, what: str, body: bytes) -> None:
         self.statuses[status] += 1
         if status >= 500:
-            self.broke("no answer is a 5xx", f"{what} {status} {body[:120]!r}")
+            self.broke("no response is a 5xx", f"{what} {status} {body[:120]!r}")
 
     def expect(self, what: str, answer: Response, *statuses: int) -> bool:
-        """Tell whether an answer has one of the statuses that are right; note it if not."""
+        """Return whether a response has one of the expected statuses; record a failed check if not."""
         if answer.status in statuses:
             return True
         wanted = " or ".join(map(str, statuses))
-        self.broke("each answer is the right one", f"{what} got {answer.status} for {wanted}: {answer.body[:120]!r}")
+        self.broke("each response is right", f"{what}: expected {wanted}, got {answer.status}: {answer.body[:120]!r}")
         return False
 
     def take_recent_ms(self) -> Sequence[float]:
-        """Return what good clients waited since the last call."""
+        """Return the latencies of good clients since the last call."""
         recent, self._recent_ms = self._recent_ms, array("f")
         return recent
 
     def begin_crowd(self) -> None:
-        """Say that from now on new connections may be refused."""
+        """Allow refused connections until `end_crowd` and a while after it."""
         self._crowded_until = math.inf
 
     def end_crowd(self) -> None:
@@ -114,7 +114,7 @@ class Findings:
 
 
 def middle(values: Sequence[float]) -> float:
-    """Return the median, 0 of nothing."""
+    """Return the median, 0 without values."""
     return median(values) if values else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Good clients: they read, write and log in as ours do, look at each answer, and are to notice no others."""
+"""Good clients: they read, write and log in, and check each response. Other clients must not affect them."""
 
 import asyncio
 import json
@@ -16,13 +16,13 @@ from bench.soaking.wire import BrokenResponseError, ClosedError, Connection, Res
 
 CLIENTS = 24
 REQUESTS_A_CONNECTION = (50, 400)
-"""How many requests a good client makes over one connection, at least and at most."""
+"""The least and greatest number of a good client's requests on a connection."""
 
 AGAIN_AFTER_S = 0.3
-"""When a good client tries again that was refused because of a flood."""
+"""The pause of a good client that was refused during a flood of connections."""
 
 LIST_MOST = 10_000
-"""The longest list that has an ETag; longer ones are sent page by page. The number of posts swings around it."""
+"""The longest list with one ETag. The number of posts moves above and below it."""
 SWING = 60
 
 _JSON = "Content-Type: application/json"
@@ -38,14 +38,14 @@ _BAD_BODIES = (
 
 
 class GoodClient:
-    """One connection at a time, one request at a time, and one way each of four to say who it is.
+    """A client with one connection and one request at a time, which logs in with each of four schemes.
 
     Args:
-        number: which of the good clients it is.
-        port: of the server.
-        ledger: what the posts must be.
-        findings: where it tells what it sees.
-        tokens: gives it access tokens.
+        number: the number of this client.
+        port: the port of the server.
+        ledger: the record of posts.
+        findings: records latencies and failed checks.
+        tokens: the source of access tokens.
     """
 
     def __init__(self, number: int, port: int, ledger: Ledger, findings: Findings, tokens: Tokens) -> None:
@@ -74,7 +74,7 @@ class GoodClient:
         self._does, self._weights = list(does), list(does.values())
 
     async def run(self, every_s: float, stopping: asyncio.Event) -> None:
-        """Make a request, or the few that belong together, each so many seconds, until it is to stop."""
+        """Make a request, or a few that belong together, each `every_s` seconds on average, until `stopping` is set."""
         await asyncio.sleep(random.uniform(0, every_s))
         due = time.monotonic()
         while not stopping.is_set():
@@ -93,13 +93,13 @@ class GoodClient:
             (do,) = random.choices(self._does, self._weights)
             await do(connection)
         except ClosedError as error:
-            # A write is never the first request of a connection: what a flood kept out has not been written.
+            # A write is never the first request of a connection, so a refused connection loses no write.
             if not self._findings.crowded or self._connection is not None:
-                self._findings.broke("good clients are not cut off", str(error))
+                self._findings.broke("good clients keep their connections", str(error))
             self._connection = None
             await asyncio.sleep(AGAIN_AFTER_S)
         except BrokenResponseError as error:
-            self._findings.broke("good clients get whole answers", str(error))
+            self._findings.broke("good clients get complete responses", str(error))
             self._connection = None
 
     async def _connect(self) -> Connection:
@@ -116,7 +116,7 @@ class GoodClient:
         self._left = random.randint(*REQUESTS_A_CONNECTION)
         return connection
 
-    # --- Reading
+    # --- Reads
 
     async def _read_page(self, connection: Connection) -> None:
         after, limit = self._ledger.any_id(), random.choice((1, 20, 20, 100))
@@ -129,10 +129,10 @@ class GoodClient:
             posts = self._check_list(target, answer, after, asked_at)
             cut_short = len(posts) < limit and self._is_more(posts)
             if len(posts) > limit or cut_short or (self._is_more(posts) and not answer.field("link")):
-                self._findings.broke("pages are as long as asked for", f"GET {target}: {len(posts)} posts")
+                self._findings.broke("pages have the requested length", f"GET {target}: {len(posts)} posts")
 
     def _is_more(self, posts: list[Any]) -> bool:
-        # At the end of the list others are adding and deleting: there it may be so or so.
+        # At the end of the list other clients add and delete posts: there either is right.
         return bool(posts) and posts[-1]["id"] < self._ledger.newest - SWING
 
     async def _read_whole(self, connection: Connection) -> None:
@@ -179,16 +179,16 @@ class GoodClient:
         if answer.status == 304:
             self._etags[target] = answer.field("etag")
 
-    # --- Logging in
+    # --- Logins
 
     async def _visit(self, connection: Connection) -> None:
         path, login = random.choice(list(self._logins.items()))
         answer = await login.ask(connection, "GET", random.choice((path, "/any")) if path != "/home" else path)
         self._findings.note_good("page", answer)
         if self._findings.expect(f"GET of a page as by {path}", answer, 200) and b"Success: " not in answer.body:
-            self._findings.broke("a page says who has come in", f"{path}: {answer.body!r}")
+            self._findings.broke("a page has the name of its user", f"{path}: {answer.body!r}")
 
-    # --- Writing
+    # --- Writes
 
     async def _write(self, connection: Connection) -> None:
         many, few = len(self._ledger) > LIST_MOST + SWING, len(self._ledger) < LIST_MOST - SWING
@@ -207,11 +207,11 @@ class GoodClient:
                 return
             found = re.fullmatch(r"/post/([1-9][0-9]*)", answer.field("location"))
             if found is None or answer.body != b"Success a Post!\n":
-                self._findings.broke("a new post is told its place", f"{answer.fields} {answer.body!r}")
+                self._findings.broke("a new post has a Location", f"{answer.fields} {answer.body!r}")
                 return
             problem = self._ledger.add(int(found[1]), text)
             if problem:
-                self._findings.broke("no id is given out twice", problem)
+                self._findings.broke("no post id is assigned twice", problem)
 
     async def _replace(self, connection: Connection, login: Login) -> None:
         with self._ledger.changing() as post_id:
@@ -233,7 +233,7 @@ class GoodClient:
                 self._ledger.delete(post_id)
 
     async def _if_match(self, connection: Connection, post_id: int) -> list[str]:
-        """Return no condition, one that holds, or one that does not."""
+        """Return no precondition, one that holds, or one that does not."""
         kind = random.randrange(4)
         if kind == 0:
             answer = await connection.ask("HEAD", f"/post/{post_id}")
@@ -242,7 +242,7 @@ class GoodClient:
                 return [f"If-Match: {answer.field('etag')}"]
         return [_STALE] if kind == 1 else []
 
-    # --- What is refused, of clients that mean well
+    # --- Refused requests
 
     async def _ask_oddly(self, connection: Connection) -> None:
         kind = random.randrange(5)
@@ -264,7 +264,7 @@ class GoodClient:
             self._note_refused("OPTIONS /post", answer, 204)
 
     def _note_refused(self, what: str, answer: Response, status: int) -> None:
-        self._findings.note_good("what is refused", answer)
+        self._findings.note_good("refused requests", answer)
         self._findings.expect(what, answer, status)
 
 

@@ -1,4 +1,4 @@
-"""What the posts must be: what was acknowledged, and what is on its way."""
+"""The expected posts: acknowledged writes, and writes in progress."""
 
 import random
 import time
@@ -8,14 +8,14 @@ from itertools import count
 from typing import Any
 
 HIDDEN_TEXT = "smuggled"
-"""The text of posts that no server may ever store."""
+"""The text of the hidden requests, which must not be stored."""
 
 
 class Ledger:
-    """What clients of ours have had acknowledged. A post is written by one of them at a time.
+    """The record of acknowledged writes. Each post is written by one client at a time.
 
     Args:
-        texts: what is there at the start, by id.
+        texts: the initial posts, by id.
     """
 
     def __init__(self, texts: dict[int, str]) -> None:
@@ -23,7 +23,7 @@ class Ledger:
         self.added = self.replaced = self.deleted = 0
         self.newest = max(texts)
         self.shrinking = False
-        """Whether there are more posts deleted than added for now."""
+        """Whether more posts are deleted than added at present."""
         self._ids = list(texts)
         self._places = {post_id: place for place, post_id in enumerate(self._ids)}
         self._gone: set[int] = set()
@@ -39,12 +39,12 @@ class Ledger:
         return random.choice(self._ids)
 
     def new_text(self) -> str:
-        """Return a text that no other post has had."""
+        """Return a unique text."""
         return f"Soaked {next(self._numbers):08}: grüße, 世界 🚀, in as many words as most posts have."
 
     @contextmanager
     def adding(self, text: str) -> Iterator[None]:
-        """Post a text in the block."""
+        """A context in which a post with this text is added."""
         self._coming.add(text)
         try:
             yield
@@ -52,8 +52,8 @@ class Ledger:
             self._coming.discard(text)
 
     def add(self, post_id: int, text: str) -> str:
-        """Note a post that was acknowledged; return what is wrong with its id, or nothing."""
-        wrong = f"the id {post_id} was given out twice" if post_id in self._places or post_id in self._gone else ""
+        """Record an acknowledged post; return an error if its id is not new, else an empty text."""
+        wrong = f"post id {post_id} was assigned twice" if post_id in self._places or post_id in self._gone else ""
         self._places[post_id] = len(self._ids)
         self._ids.append(post_id)
         self.texts[post_id] = text
@@ -64,7 +64,7 @@ class Ledger:
 
     @contextmanager
     def changing(self) -> Iterator[int]:
-        """Change a post in the block that nobody else is changing."""
+        """A context in which a random post is changed, by no other client."""
         post_id = self.any_id()
         while post_id in self._busy:
             post_id = self.any_id()
@@ -89,22 +89,22 @@ class Ledger:
         self.deleted += 1
 
     def problem_with(self, post_id: int, text: str | None, *, asked_at: float) -> str:
-        """Return what is wrong with what a reader was told of a post (None: it is not there), or nothing.
+        """Compare a response about a post with the record; return the difference, or an empty text.
 
         Args:
-            post_id: the post.
-            text: its text.
-            asked_at: when it was asked for; what has changed since may be told either way.
+            post_id: the id of the post.
+            text: its text in the response, None if it does not exist.
+            asked_at: when the request was sent; for a post changed since then, either text is right.
         """
         if post_id in self._busy or self._changed.get(post_id, 0.0) >= asked_at:
             return ""
         known = self.texts.get(post_id)
         if known == text or (known is None and text in self._coming):
             return ""
-        return f"post {post_id} is {text!r} and not {known!r}"
+        return f"post {post_id}: expected {known!r}, got {text!r}"
 
     def problem_with_list(self, posts: Sequence[Any], *, after: int, asked_at: float) -> str:
-        """Return what is wrong with a list, or the first page of one from an id on, or nothing."""
+        """Compare a list, or a page after an id, with the record; return the first difference, or an empty text."""
         for post in posts:
             if post["id"] <= after:
                 return f"post {post['id']} comes after {after}"
@@ -115,15 +115,16 @@ class Ledger:
         return ""
 
     def problems_at_the_end(self, posts: Sequence[tuple[int, str]]) -> Iterator[tuple[str, str]]:
-        """Yield what is wrong with all the posts there are when nobody writes any more: a promise, and an example."""
+        """Compare all posts with the record after the last write; yield each failed check with an example."""
         there = dict(posts)
         for post_id, text in self.texts.items():
-            if there.get(post_id) != text:
-                yield "what was acknowledged is there", f"post {post_id} is {there.get(post_id)!r} and not {text!r}"
+            found = there.get(post_id)
+            if found != text:
+                yield "acknowledged writes are stored", f"post {post_id}: expected {text!r}, found {found!r}"
         for post_id, text in there.items():
             if post_id in self._gone:
-                yield "what was deleted is gone", f"post {post_id}: {text!r}"
+                yield "deleted posts are gone", f"post {post_id}: {text!r}"
             elif HIDDEN_TEXT in text:
-                yield "what is hidden in a request is not executed", f"post {post_id}: {text!r}"
+                yield "no hidden request is executed", f"post {post_id}: {text!r}"
             elif post_id not in self.texts:
-                yield "nothing is there that nobody was told of", f"post {post_id}: {text!r}"
+                yield "all stored posts were acknowledged", f"post {post_id}: {text!r}"

@@ -1,4 +1,4 @@
-"""Listeners to events: they are cut off and come back, and are to miss nothing and hear nothing twice."""
+"""Clients of the event stream, which reconnect, and must receive each event exactly once."""
 
 import asyncio
 import random
@@ -9,20 +9,20 @@ from bench.soaking.wire import ANSWER_MAX_S
 
 LISTENERS = 20
 LISTENS_S = (2, 30)
-"""How long one listens before it goes away and comes back."""
+"""The least and greatest duration of a stream before the client reconnects."""
 
 QUIET_MAX_S = 20.0
-"""No listener hears nothing for this long: a comment comes each 15 s."""
+"""The longest time without data in a stream; the server sends a comment each 15 s."""
 
 _AGAIN_AFTER_S = 0.5
 
 
 class Listener:
-    """One listener.
+    """A client of the event stream.
 
     Args:
-        port: of the server.
-        findings: where it tells what it sees.
+        port: the port of the server.
+        findings: records failed checks.
     """
 
     def __init__(self, port: int, findings: Findings) -> None:
@@ -31,12 +31,12 @@ class Listener:
         self._heard = -1
 
     async def run(self) -> None:
-        """Listen, again and again, until cancelled."""
+        """Listen, and reconnect, until cancelled."""
         while True:
             try:
                 async with asyncio.timeout(ANSWER_MAX_S):
                     reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
-            except OSError:  # a flood of connections is turned away, and others with it
+            except OSError:  # refused because of a flood of connections
                 await asyncio.sleep(_AGAIN_AFTER_S)
                 continue
             try:
@@ -48,11 +48,11 @@ class Listener:
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         field = f"Last-Event-ID: {self._heard}\r\n" if self._heard >= 0 else ""
-        # To HTTP/1.0 the stream comes without chunks.
+        # The response to HTTP/1.0 is not chunked.
         writer.write(f"GET /post/events HTTP/1.0\r\nHost: 127.0.0.1\r\n{field}\r\n".encode())
         head = await reader.readuntil(b"\r\n\r\n")
         if not head.startswith(b"HTTP/1.1 200 "):
-            self._findings.broke("listeners are let in", head.decode("latin-1").partition("\r\n")[0])
+            self._findings.broke("event streams are accepted", head.decode("latin-1").partition("\r\n")[0])
             return
         self._findings.heard["streams"] += 1
         ends = asyncio.get_running_loop().time() + random.uniform(*LISTENS_S)
@@ -61,9 +61,7 @@ class Listener:
                 async with asyncio.timeout(QUIET_MAX_S):
                     block = await reader.readuntil(b"\n\n")
             except TimeoutError:
-                self._findings.broke(
-                    "listeners hear of it while there is nothing to tell", f"{QUIET_MAX_S} s of silence"
-                )
+                self._findings.broke("event streams have keep-alive comments", f"no data for {QUIET_MAX_S} s")
                 return
             self._note(dict(line.partition(": ")[::2] for line in block.decode().splitlines()))
 
@@ -72,6 +70,6 @@ class Listener:
         if "event" in fields:
             self._findings.heard["events"] += 1
             if fields["event"] == "reset" or number != self._heard + 1:
-                told = f"{fields['event']} {number} came after {self._heard}"
-                self._findings.broke("listeners miss nothing and hear nothing twice", told)
+                example = f"{fields['event']} {number} came after {self._heard}"
+                self._findings.broke("each event is received exactly once", example)
         self._heard = number

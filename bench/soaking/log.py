@@ -9,7 +9,7 @@ from bench.soaking.secrets_used import USED
 from bench.soaking.server import PASSWORD
 
 LINE_MAX_BYTES = 4096
-"""With its line feed."""
+"""The longest line, with its line feed."""
 
 _EXPECTED = (
     r"\[postd\.access#info\]",
@@ -38,7 +38,7 @@ _WRONG = {
 
 
 class LogReader:
-    """Reads a log on.
+    """Reads a log as it grows.
 
     Args:
         file: the log.
@@ -64,7 +64,7 @@ class LogReader:
             self._look_at(line.decode(errors="replace"))
 
     def check_whole(self) -> None:
-        """Check all lines again, when all secrets are known. Takes some seconds for 100 MB."""
+        """Check all lines again, for all secrets of the run. Takes some seconds for 100 MB."""
         with self._file.open("rb") as log:
             for line in log:
                 if len(line) > LINE_MAX_BYTES:
@@ -82,5 +82,5 @@ class LogReader:
                 return
         if _expected.search(line):
             self._failing = False
-        elif line.strip() and not self._failing:  # what follows a traceback belongs to it
-            self._findings.broke("each line of the log is an expected one", line.strip()[:300])
+        elif line.strip() and not self._failing:  # lines after a traceback are a part of it
+            self._findings.broke("each line of the log is expected", line.strip()[:300])

@@ -1,4 +1,4 @@
-"""Good clients' ways of saying who they are, one object a connection: each keeps what its scheme lets it keep."""
+"""Logins of good clients with each scheme: an object for each connection, with the state that the scheme has."""
 
 import base64
 import hashlib
@@ -21,17 +21,17 @@ from tests.issuer import JWKS, Issuer, Key, Reply
 FORM = "Content-Type: application/x-www-form-urlencoded"
 TOKENS_KEPT, TOKEN_EVERY_S = 20, 1.0
 KEYS_FRESH_S = 60
-"""How long the server may believe what it was told of the issuer's keys; no server of ours asks more often."""
+"""The freshness lifetime of the issuer's keys (`max-age`), which is the least that postd uses."""
 
 SIGNED_IN_FOR = (20, 60)
-"""How many requests a session is good for before its owner signs out, at least and at most."""
+"""The least and greatest number of requests of a session before its user signs out."""
 
 JUNK_COOKIES, JUNK_SHARE = "".join(f"session=junk{number}; " for number in range(10)), 0.1
 """Cookies that another application of the host has set, and the share of a session's requests that carry them."""
 
 
 class Login(Protocol):
-    """Makes requests as somebody."""
+    """Makes requests with credentials."""
 
     async def ask(
         self, connection: Connection, method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None
@@ -56,7 +56,7 @@ def basic_field(user: str, password: str) -> str:
 
 
 class Digest:
-    """A user who counts what a nonce was used for (RFC 7616), and goes on with another one when told to."""
+    """A user of Digest (RFC 7616) who counts the uses of a nonce, and uses a new one after a 401."""
 
     def __init__(self, user: str, findings: Findings) -> None:
         self._user = user
@@ -78,7 +78,7 @@ class Digest:
                 return answer
         challenges = " ".join(answer.fields.get("www-authenticate", []))
         if had_nonce and "stale=true" not in challenges:
-            self._findings.broke("a good Digest response is stale at worst", f"{method} {target}: {challenges}")
+            self._findings.broke("a right Digest response is accepted or stale", f"{method} {target}: {challenges}")
         found = re.search(r'nonce="([^"]+)"', challenges)
         if found is None:
             self._findings.broke("a Digest challenge has a nonce", f"{method} {target}: {challenges}")
@@ -93,12 +93,12 @@ class Digest:
         field, proof = digest_field((self._user, PASSWORD), method, target, self._nonce, self._count)
         answer = await connection.ask(method, target, [*fields, field], body)
         if answer.status < 400 and f'rspauth="{proof}"' not in answer.field("authentication-info"):
-            self._findings.broke("a Digest answer proves itself", f"{method} {target}: {answer.fields}")
+            self._findings.broke("a response to Digest has the right rspauth", f"{method} {target}: {answer.fields}")
         return answer
 
 
 def digest_field(who: tuple[str, str], method: str, uri: str, nonce: str, number: int) -> tuple[str, str]:
-    """Return an `Authorization` of a user with a password, and the `rspauth` that must come back."""
+    """Return an `Authorization` field for a user with a password, and the expected `rspauth`."""
     user, password = who
     nc, cnonce = f"{number:08x}", secrets.token_hex(8)
     ha1 = _md5(f"{user}:{REALM}:{password}")
@@ -112,7 +112,7 @@ def digest_field(who: tuple[str, str], method: str, uri: str, nonce: str, number
 
 
 def elsewhere() -> str:
-    """Return the field by which a request comes from an address that no other client has."""
+    """Return an `X-Forwarded-For` field with an address that no other client has."""
     kind, bits = random.choice(((ipaddress.IPv4Address, 32), (ipaddress.IPv6Address, 128)))
     return f"X-Forwarded-For: {kind(random.getrandbits(bits))}"
 
@@ -122,7 +122,7 @@ def _md5(text: str) -> str:
 
 
 class Session:
-    """A user who signs in by form, and out again after a while."""
+    """A user who signs in by form, and signs out after a number of requests."""
 
     def __init__(self, user: str, findings: Findings) -> None:
         self._user = user
@@ -156,7 +156,7 @@ class Session:
 
 
 async def sign_in(connection: Connection, user: str, password: str, findings: Findings) -> str:
-    """Sign in by form; return the cookie."""
+    """Sign in by form; return the session cookie."""
     form = urlencode({"username": user, "password": password}).encode()
     answer = await connection.ask("POST", "/login", [FORM], form)
     findings.note_good("sign in", answer)
@@ -168,11 +168,11 @@ async def expect_signed_out(connection: Connection, cookie: str, findings: Findi
     answer = await connection.ask("GET", "/home", [f"Cookie: {cookie}"])
     findings.note_good("page", answer)
     if findings.expect("GET /home after the session has ended", answer, 302) and answer.field("location") != "/":
-        findings.broke("who has no session is led to the form", answer.field("location"))
+        findings.broke("a request without a session is redirected to the form", answer.field("location"))
 
 
 class Tokens:
-    """What an issuer on loopback gives its clients. A new key is shown for a while before tokens are signed with it.
+    """Access tokens of an issuer on loopback. A new key is published for a while before it signs tokens.
 
     Args:
         issuer: the issuer.
@@ -190,22 +190,22 @@ class Tokens:
         return Issuer(AUDIENCE, *(Key.make("RS256", f"key{number}") for number in range(3)))
 
     def any(self) -> str:
-        """Return a good token, often one that was shown before."""
+        """Return a valid token, often one that was used before."""
         if time.monotonic() > self._made_at + TOKEN_EVERY_S:
             self._made_at = time.monotonic()
-            # Of the three keys there are, the first is on its way out and the last not in use yet.
+            # Of the three keys, the first is about to be removed, and the last is not in use yet.
             key = self.issuer.keys[1]
             self._kept.append((key.kid, self.issuer.token(key, jti=secrets.token_hex(8))))
         return random.choice(self._kept)[1]
 
     def opaque(self) -> str:
-        """Return another good token, one that the issuer has to be asked about."""
+        """Return a new valid opaque token, for introspection."""
         token = secrets.token_urlsafe(30)
         self.issuer.active = {token: self.issuer.claims()}
         return token
 
     def rotate(self) -> None:
-        """Show another key; the oldest is not shown any more, and no token of it is either."""
+        """Publish a new key; remove the oldest one, and its tokens."""
         fresh = Key.make("RS256", f"key{self._numbers}")
         self._numbers += 1
         in_use = self.issuer.keys[1].kid
@@ -216,7 +216,7 @@ class Tokens:
 
 
 class Bearer:
-    """Somebody who has an access token (RFC 6750)."""
+    """A user with an access token (RFC 6750)."""
 
     def __init__(self, tokens: Tokens) -> None:
         self._tokens = tokens

@@ -1,4 +1,4 @@
-"""What a soak has measured, as text and as a drawing."""
+"""The results of a soak test, as text and as a drawing."""
 
 from collections.abc import Sequence
 from itertools import combinations, pairwise
@@ -14,10 +14,10 @@ from bench.soaking.server import Sample
 MAX_SLOPE_MIB_PER_H = 16.0
 """Of each worker."""
 SLOPE_MIN_S = 200.0
-"""A half that is shorter is told and not judged: a server takes some minutes to have seen all it will ever keep."""
+"""A shorter half is reported, but not checked: it takes some minutes until all caches are filled."""
 
 SPARE_DESCRIPTORS = 4
-"""How many more there may be at the end than at the start: connections to the store and the issuer come and go."""
+"""The allowed difference between end and start: connections to the store and the issuer are opened and closed."""
 
 GOOD_MEDIAN_MAX_MS = 250.0
 
@@ -26,7 +26,7 @@ SVG_WIDTH, SVG_HEIGHT = 860, 240
 
 
 class Series(Struct, frozen=True):
-    """What is drawn over time: its title, seconds, and a value for each."""
+    """A figure over time: its title, times in seconds, and a value for each."""
 
     title: str
     seconds: Sequence[float]
@@ -36,7 +36,7 @@ class Series(Struct, frozen=True):
 def slope_per_h(samples: Sequence[Sample]) -> tuple[float, float]:
     """Return how memory grows over the second half in MiB an hour, and the seconds of that half.
 
-    It is the median slope of all pairs of samples (Theil and Sen): what is held for a moment does not tilt it.
+    It is the median slope of all pairs of samples (Theil and Sen), on which short peaks have no effect.
     """
     half = samples[len(samples) // 2 :]
     if len(half) < 2:
@@ -50,17 +50,19 @@ def slope_per_h(samples: Sequence[Sample]) -> tuple[float, float]:
 def check_figures(
     samples: Sequence[Sample], before: Sample, after: Sample, findings: Findings, *, workers: int
 ) -> None:
-    """Hold the figures against what is promised of them."""
+    """Check the figures against their limits."""
     slope, half_s = slope_per_h(samples)
     most = MAX_SLOPE_MIB_PER_H * workers
     if slope > most and half_s >= SLOPE_MIN_S:
         findings.broke("memory is flat", f"{slope:+.1f} MiB/h over the last {half_s:.0f} s, at most {most:+.1f}")
     if after.descriptors > before.descriptors + SPARE_DESCRIPTORS:
-        told = f"{before.descriptors} before the clients came, {after.descriptors} after they had gone"
-        findings.broke("no descriptor is leaked", told)
+        example = f"{before.descriptors} before the load, {after.descriptors} after it"
+        findings.broke("no descriptor is leaked", example)
     waited = middle([ms for kind in findings.good_ms.values() for ms in kind])
     if waited > GOOD_MEDIAN_MAX_MS:
-        findings.broke("good clients do not notice the others", f"half of them waited for more than {waited:.0f} ms")
+        findings.broke(
+            "good clients are not slowed down", f"median latency {waited:.0f} ms, at most {GOOD_MEDIAN_MAX_MS:g}"
+        )
 
 
 def series_of(samples: Sequence[Sample], p99_ms: Sequence[float], *, workers: int) -> list[Series]:
@@ -78,9 +80,9 @@ def series_of(samples: Sequence[Sample], p99_ms: Sequence[float], *, workers: in
 
 
 def plot(series: Series) -> str:
-    """Draw in plain text: of the values that share a column the largest stands."""
+    """Draw a series in plain text; a column has the largest of its values."""
     if not series.values:
-        return f"{series.title}: nothing was measured"
+        return f"{series.title}: no measurements"
     end = max(series.seconds[-1], 1.0)
     columns: list[float | None] = [None] * PLOT_COLUMNS
     for second, value in zip(series.seconds, series.values, strict=True):
@@ -101,7 +103,7 @@ def _row_of(value: float, top: float) -> int:
 
 
 def write_svg(file: Path, all_series: Sequence[Series], heading: str) -> None:
-    """Draw the same as SVG, one below the other."""
+    """Draw all series as SVG, one below the other."""
     height = SVG_HEIGHT * len(all_series) + 30
     drawn = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{SVG_WIDTH}" height="{height}">',
@@ -139,15 +141,15 @@ def tell(findings: Findings, samples: Sequence[Sample], before: Sample, after: S
     lasted_s = max(samples[-1].at_s if samples else 0.0, 0.001)
     requests = sum(findings.statuses.values())
     statuses = ", ".join(f"{status}: {count:,}" for status, count in sorted(findings.statuses.items()))
-    lines = [f"{requests:,} answers in {lasted_s / 60:.1f} min ({requests / lasted_s:.0f} a second): {statuses}", ""]
-    lines.append(f"{'good clients, ms':<24}{'answers':>10}{'p50':>10}{'p99':>10}{'most':>10}")
+    lines = [f"{requests:,} responses in {lasted_s / 60:.1f} min ({requests / lasted_s:.0f} a second): {statuses}", ""]
+    lines.append(f"{'good clients, ms':<24}{'responses':>10}{'p50':>10}{'p99':>10}{'most':>10}")
     rows = {**findings.good_ms, "all of them": [ms for kind in findings.good_ms.values() for ms in kind]}
     for what, ms in rows.items():
         if len(ms):
             row = f"{len(ms):>10,}{middle(ms):>10.1f}{percentile_99(ms):>10.1f}{max(ms):>10.1f}"
             lines.append(f"{what:<24}{row}")
     lines.append(
-        f"{'(our own loop was late)':<34}{middle(findings.lag_ms):>10.1f}{percentile_99(findings.lag_ms):>10.1f}"
+        f"{'(delay of the client)':<34}{middle(findings.lag_ms):>10.1f}{percentile_99(findings.lag_ms):>10.1f}"
     )
     lines += ["", "bad clients: " + ", ".join(f"{count:,} {kind}" for kind, count in findings.bad.items())]
     lines.append("listeners: " + (", ".join(f"{count:,} {what}" for what, count in findings.heard.items()) or "none"))
@@ -159,7 +161,7 @@ def tell(findings: Findings, samples: Sequence[Sample], before: Sample, after: S
     descriptors, threads = (
         max((getattr(sample, name) for sample in samples), default=0) for name in ("descriptors", "threads")
     )
-    too_short = "" if half_s >= SLOPE_MIN_S else ", too short to judge"
+    too_short = "" if half_s >= SLOPE_MIN_S else ", too short to check"
     grows = f"{slope:+.1f} MiB/h over the last {half_s:.0f} s{too_short}"
     lines += [
         f"memory, MiB: {before.rss_mib:.1f} before, {most:.1f} at most, {after.rss_mib:.1f} after{shared}; {grows}",

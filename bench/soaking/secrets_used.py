@@ -1,17 +1,17 @@
-"""The secrets that clients of this process have used: no log may contain any of them."""
+"""The secrets that clients of this process have used, which must not be logged."""
 
 import re
 from collections.abc import Iterator
 
 PIECE = 12
-"""Characters of a secret that give it away."""
+"""The length of the parts of a secret that must not be logged, in characters."""
 
 _RUN = re.compile(rb"[A-Za-z0-9_-]{%d,}" % PIECE)
-"""What percent-encoding, quotes and escapes leave as it is."""
+"""Runs of characters that percent-encoding and escapes leave unchanged."""
 
 
 class Secrets:
-    """A set of secrets that texts are searched for.
+    """A set of secrets, to search texts for.
 
     Of each run of letters and digits in a secret, the first and the last `PIECE` characters are searched for; a secret
     without such a run is not.
@@ -21,7 +21,7 @@ class Secrets:
         self._pieces: set[bytes] = set()
 
     def add(self, secret: str) -> str:
-        """Note a secret; return it."""
+        """Add a secret; return it."""
         for run in _RUN.findall(secret.encode()):
             self._pieces.update((run[:PIECE], run[-PIECE:]))
         return secret

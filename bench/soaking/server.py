@@ -1,4 +1,4 @@
-"""The server that is soaked, in a folder of its own, and what the kernel tells of its processes."""
+"""The server under test, in a folder of its own, with samples of its processes from /proc."""
 
 import os
 import re
@@ -20,9 +20,9 @@ START_MAX_S, STOP_MAX_S = 30.0, 20.0
 
 REALM, PASSWORD = "postd", "correct horse battery staple"
 USERS = tuple(f"user{number}" for number in range(4))
-"""They keep their password; `GUEST` gets another one each time that the user file is replaced."""
+"""Users with a fixed password; that of `GUEST` changes each time the user file is replaced."""
 TARGETS = tuple(f"target{number}" for number in range(8))
-"""Their passwords are guessed at: failed logins of one count for no other account."""
+"""Accounts whose passwords are guessed: failed logins of one count for no other account."""
 GUEST = "guest"
 AUDIENCE = "https://posts.example"
 
@@ -76,19 +76,19 @@ connections = {connections}
 
 
 class SoakError(Exception):
-    """What ends the run without a result. `str()` of it is one line."""
+    """The run cannot continue; `str()` is the reason, in one line."""
 
 
 class Sample(Struct, frozen=True):
-    """What the server's processes had together at a moment.
+    """The resources of all processes of the server at a moment.
 
     Args:
-        at_s: when, in seconds from the start of the load.
-        rss_mib: memory, with what several of them share counted for each.
-        pss_mib: memory, with what several share counted once.
-        descriptors: open files and sockets.
-        threads: all of them.
-        cpu_s: processor time since they began.
+        at_s: the time from the start of the load, in seconds.
+        rss_mib: memory, with shared pages counted for each process.
+        pss_mib: memory, with shared pages counted once.
+        descriptors: the number of open files and sockets.
+        threads: the number of threads.
+        cpu_s: processor time since the start, in seconds.
     """
 
     at_s: float
@@ -100,14 +100,14 @@ class Sample(Struct, frozen=True):
 
 
 class Server:
-    """`twistd -n postd` with settings of ours.
+    """`twistd -n postd` with the settings of the test.
 
     Args:
-        folder: for its files.
+        folder: the folder for its files.
         store: the URL of its store.
-        issuer: of the tokens that it takes.
-        workers: how many processes.
-        cores: those that it may use.
+        issuer: the URL of the token issuer.
+        workers: the number of processes.
+        cores: the cores that it may use.
     """
 
     def __init__(self, folder: Path, *, store: str, issuer: str, workers: int, cores: set[int]) -> None:
@@ -134,7 +134,7 @@ class Server:
         self.replace_users(PASSWORD)
 
     def replace_users(self, guests_password: str) -> None:
-        """Put another user file in the place of the one that is there, as `postd user` does."""
+        """Replace the user file, as `postd user` does."""
         old = self.users.read_bytes() if self.users.exists() else b""
         for name in () if old else (*USERS, *TARGETS):
             old = set_account(old, make_account(name, PASSWORD, REALM))
@@ -144,18 +144,18 @@ class Server:
         new.replace(self.users)
 
     def fill(self, lines: str) -> None:
-        """Put posts into the store, before the start.
+        """Import posts into the store, before the start.
 
         Raises:
-            SoakError: it does not take them; a store that is not empty may have them already.
+            SoakError: the import failed; a store that is not empty may have these ids already.
         """
         command = [POSTD, "import", "-c", "postd.toml"]
         run = subprocess.run(command, cwd=self.folder, input=lines, capture_output=True, text=True, check=False)
         if run.returncode:
-            raise SoakError(f"posts could not be put into the store: {_last_line(run.stderr)}")
+            raise SoakError(f"posts could not be imported: {_last_line(run.stderr)}")
 
     def start(self) -> None:
-        """Start it; return when it serves. Blocks for a second.
+        """Start it; return when it is ready. Blocks for a second.
 
         Raises:
             SoakError: it does not start.
@@ -167,7 +167,7 @@ class Server:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for us; we end the server
+                start_new_session=True,  # Ctrl-C interrupts this process only, which stops the server
             )
         os.sched_setaffinity(self.process.pid, self._cores)
         deadline = time.monotonic() + START_MAX_S
@@ -181,11 +181,11 @@ class Server:
             time.sleep(0.05)
 
     def hang_up(self) -> None:
-        """Tell it to take up what has changed."""
+        """Send SIGHUP, which reloads its files."""
         self.process.send_signal(signal.SIGHUP)
 
     def stop(self) -> int | None:
-        """End it as an operator would; return its exit status, None if it had to be killed. Blocks meanwhile."""
+        """Stop it with SIGTERM; return its exit status, None if it had to be killed. Blocks until it has exited."""
         self.process.terminate()
         try:
             return self.process.wait(STOP_MAX_S)
@@ -194,7 +194,7 @@ class Server:
             return None
 
     def kill(self) -> None:
-        """End it whatever happens; nothing happens to one that has ended."""
+        """Kill it if it still runs."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -204,14 +204,14 @@ class Server:
         return self.process.poll() is not None
 
     def pids(self) -> list[int]:
-        """Return its process ids, the parent's first."""
+        """Return the ids of its processes, the parent's first."""
         parent = self.process.pid
         with suppress(OSError):
             return [parent, *map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())]
         return []
 
     def sample(self, at_s: float) -> Sample:
-        """Return what its processes have now; those that have just ended have nothing."""
+        """Return the current resources of its processes; those that have just exited count as zero."""
         memory_kib = shared_kib = descriptors = threads = 0
         cpu_s = 0.0
         for pid in self.pids():
@@ -233,4 +233,4 @@ def _number(pattern: str, text: str) -> int:
 
 
 def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or ["(it said nothing)"])[-1]
+    return (text.strip().splitlines() or ["(no output)"])[-1]

@@ -1,7 +1,7 @@
-"""The client's end of a connection: requests as they are to be sent, answers as they come, each framed to the letter.
+"""A minimal HTTP/1.1 client on asyncio, which sends requests byte for byte and checks the framing of responses.
 
-It is written for this: one asyncio loop has to keep some hundred connections busy beside the server, and the clients
-that are bad need every byte of what they send, and what came back before they were cut off.
+Libraries do not fit: one loop serves some hundred connections beside the server, and bad clients need control of each
+byte that they send, and the bytes that came before a connection was closed.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Self
 from msgspec import Struct
 
 ANSWER_MAX_S = 30.0
-"""No answer takes this long unless something is broken."""
+"""Timeout of a response; no working server takes as long."""
 
 LINE_MAX_BYTES = 64 * 1024
 
@@ -24,19 +24,19 @@ _OWN_FIELDS = (("Host", "127.0.0.1"), ("User-Agent", "soak"))
 
 
 class BrokenResponseError(Exception):
-    """What came is no answer, or not a whole one; `str()` of it says what is wrong."""
+    """A response is invalid or incomplete; `str()` is the error."""
 
 
 class ClosedError(Exception):
-    """The server has closed, or cut, the connection before the first byte of an answer."""
+    """The server closed or reset the connection before the first byte of a response."""
 
 
 class NoConnectionError(ClosedError):
-    """There is no connection: nothing was sent."""
+    """The connection was not established, so that nothing was sent."""
 
 
 class Response(Struct, frozen=True):
-    """What a server answered, and the seconds it took; the names of fields are in lower case."""
+    """A response, and its latency in seconds; the names of fields are in lower case."""
 
     status: int
     fields: dict[str, list[str]]
@@ -44,19 +44,19 @@ class Response(Struct, frozen=True):
     took_s: float
 
     def field(self, name: str) -> str:
-        """Return the first field of a name, or nothing."""
+        """Return the first field with a name, or an empty text."""
         return self.fields.get(name, [""])[0]
 
     @property
     def nonce(self) -> str:
-        """The nonce of its first Digest challenge, or nothing."""
+        """The nonce of its first Digest challenge, or an empty text."""
         return self.field("www-authenticate").partition('nonce="')[2].partition('"')[0]
 
 
 def encode_request(
     method: str, target: str, fields: Sequence[str] = (), body: bytes | None = None, *, close: bool = False
 ) -> bytes:
-    """Return a request; `Host` and `User-Agent` are ours unless they are among the fields."""
+    """Return a request; `Host` and `User-Agent` are added unless they are among the fields."""
     given = {field.partition(":")[0].lower() for field in fields}
     own = (f"{name}: {value}" for name, value in _OWN_FIELDS if name.lower() not in given)
     lines = [f"{method} {target} HTTP/1.1", *own, *fields]
@@ -68,7 +68,7 @@ def encode_request(
 
 
 class Connection:
-    """A connection to the server, which is closed at the end of a `with` block; `answers` counts what has come."""
+    """A connection to the server, which is closed at the end of a `with` block; `answers` counts its responses."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -81,19 +81,19 @@ class Connection:
         """Connect.
 
         Args:
-            port: of the server.
-            tls: how to encrypt, if at all.
-            source: the address of loopback to connect from; that of the server if it is empty.
+            port: the port of the server.
+            tls: the TLS context, None for no TLS.
+            source: the loopback address to connect from; by default the kernel chooses it.
 
         Raises:
-            NoConnectionError: nobody answers.
+            NoConnectionError: the connection was refused or timed out.
         """
         try:
             async with asyncio.timeout(ANSWER_MAX_S):
                 own = (source, 0) if source else None
                 opening = asyncio.open_connection("127.0.0.1", port, limit=LINE_MAX_BYTES, ssl=tls, local_addr=own)
                 return cls(*await opening)
-        except OSError as error:  # a time-out is one, too
+        except OSError as error:  # includes TimeoutError
             raise NoConnectionError(f"no connection: {error!r}") from error
 
     def __enter__(self) -> Self:
@@ -103,7 +103,7 @@ class Connection:
         self.close()
 
     def send(self, data: bytes) -> None:
-        """Send without waiting; what cannot be sent any more is seen when the answer is read."""
+        """Send without waiting; an error is raised when the response is read."""
         if not self._writer.is_closing():
             self._writer.write(data)
 
@@ -113,22 +113,22 @@ class Connection:
         """Make a request.
 
         Raises:
-            ClosedError: the connection was closed instead of an answer.
-            BrokenAnswerError: the answer is not what HTTP/1.1 has.
+            ClosedError: the connection was closed without a response.
+            BrokenResponseError: the response is invalid or incomplete.
         """
         start = time.perf_counter()
         self.send(encode_request(method, target, fields, body, close=close))
         return await self.read_response(head=method == "HEAD", start=start)
 
     async def read_response(self, *, head: bool = False, start: float | None = None) -> Response:
-        """Read an answer; `start` is when it was asked for, if that was not now. Raises as `ask` does."""
+        """Read a response; `start` is when the request was sent, by default now. Raises as `ask`."""
         start = time.perf_counter() if start is None else start
         try:
             async with asyncio.timeout(ANSWER_MAX_S):
                 status, fields, body = await self._read(head=head)
         except TimeoutError:
             self.close()
-            raise BrokenResponseError(f"no answer within {ANSWER_MAX_S:.0f} s") from None
+            raise BrokenResponseError(f"no response within {ANSWER_MAX_S:.0f} s") from None
         except BaseException:
             self.close()
             raise
@@ -142,19 +142,19 @@ class Connection:
             received = await self._reader.readuntil(b"\r\n\r\n")
         except asyncio.IncompleteReadError as error:
             if not error.partial:
-                raise ClosedError("closed without an answer") from None
-            raise BrokenResponseError(f"closed within the head of an answer: {error.partial[:80]!r}") from None
+                raise ClosedError("closed without a response") from None
+            raise BrokenResponseError(f"closed within the head of a response: {error.partial[:80]!r}") from None
         except asyncio.LimitOverrunError:
-            raise BrokenResponseError("the head of the answer does not end") from None
+            raise BrokenResponseError(f"the head of the response has more than {LINE_MAX_BYTES} bytes") from None
         except OSError:
-            raise ClosedError("cut without an answer") from None
+            raise ClosedError("reset without a response") from None
         try:
             status, fields = _decode_head(received)
             if status == 100:
                 return await self._read(head=head)
             return status, fields, b"" if head or status in {204, 304} else await self._read_body(fields)
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError) as error:
-            raise BrokenResponseError(f"cut within the body of an answer: {error!r}") from None
+            raise BrokenResponseError(f"closed within the body of a response: {error!r}") from None
         except ValueError as error:
             raise BrokenResponseError(f"{error}: {received[:80]!r}") from None
 
@@ -168,11 +168,11 @@ class Connection:
             return b"".join(pieces)
         (length,) = fields.get("content-length", ["-1"])
         if int(length) < 0:
-            raise ValueError("an answer without a length")
+            raise ValueError("a response without a length")
         return await self._reader.readexactly(int(length))
 
     async def read_to_end(self, within_s: float) -> bytes | None:
-        """Return all that comes until the server has closed, or cut, the connection; None if it does not in time."""
+        """Return all data until the server closes or resets the connection; None if it does not in time."""
         received = b""
         try:
             async with asyncio.timeout(within_s):
@@ -185,7 +185,7 @@ class Connection:
         return received
 
     async def finish_sending(self) -> None:
-        """End our side of the connection, as `nc -N` does."""
+        """End the sending side of the connection, as `nc -N` does."""
         with suppress(OSError):
             await self._writer.drain()
             self._writer.write_eof()
@@ -196,15 +196,15 @@ class Connection:
             self._writer.close()
 
     def reset(self) -> None:
-        """Go away without a good-bye: the server gets a reset."""
+        """Reset the connection."""
         own: socket.socket = self._writer.get_extra_info("socket")
-        with suppress(OSError):  # it was cut already
+        with suppress(OSError):  # closed already
             own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.closed = True
         self._writer.transport.abort()
 
     async def read_some(self, size: int) -> None:
-        """Read so much of what comes, or less if it ends before."""
+        """Read this many bytes, or fewer if the connection ends before."""
         with suppress(asyncio.IncompleteReadError, OSError):
             await self._reader.readexactly(size)
 
@@ -213,7 +213,7 @@ def _decode_head(received: bytes) -> tuple[int, dict[str, list[str]]]:
     first, *lines = received.decode("latin-1")[:-4].split("\r\n")
     version, status, _ = first.split(" ", 2)
     if version != "HTTP/1.1":
-        raise ValueError("not an answer of HTTP/1.1")
+        raise ValueError("not an HTTP/1.1 response")
     fields: dict[str, list[str]] = {}
     for line in lines:
         name, colon, value = line.partition(":")

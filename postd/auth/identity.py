@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 Revalidate = Callable[[], Awaitable[bool]]
-"""Returns whether an identity is still valid. A call is no use of the credentials: it counts and renews nothing."""
+"""Returns whether an identity is still valid. It changes neither counts nor the age of a session."""
 
 
 async def always_valid() -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import quote_plus
 
 import orjson
-from twisted.internet.defer import CancelledError, DeferredSemaphore, TimeoutError  # noqa: A004 - Twisted's
+from twisted.internet.defer import CancelledError, TimeoutError  # noqa: A004 - Twisted's
 from twisted.logger import Logger
 
-from postd.caching import RepeatFilter, SingleFlight, TTLCache, is_within
+from postd.caching import RepeatFilter, Semaphore, SingleFlight, TTLCache, is_within
 from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.host import client_network
@@ -65,7 +65,7 @@ class Introspector:
         self._fetcher = fetcher
         self._reactor = reactor
         self._now = reactor.seconds
-        self._slots = DeferredSemaphore(REQUESTS_MAX)
+        self._slots = Semaphore(REQUESTS_MAX)
         # Form-encoded before they go into Basic (RFC 6749 §2.3.1).
         self._auth = (quote_plus(client_id), quote_plus(client_secret)) if client_secret else None
         self._form = {"client_id": client_id} if client_id and not client_secret else {}
@@ -165,7 +165,7 @@ class Introspector:
 
 
 def _digest(token: str) -> bytes:
-    """Return the hash that stands for a token in memory, where the token itself is not kept."""
+    """Return the hash under which a token is cached, so that the token itself is not kept in memory."""
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 

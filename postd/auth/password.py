@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
 
@@ -23,7 +23,7 @@ from postd.auth.identity import Identity
 from postd.auth.throttle import Attempt, Throttle, login_keys
 from postd.auth.user_file import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
-from postd.caching import SingleFlight, TTLCache
+from postd.caching import Semaphore, SingleFlight, TTLCache
 from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize, verify_password
 from postd.reactor import IReactor
@@ -81,7 +81,7 @@ class PasswordVerifier:
     def __init__(self, threads: HashThreads, *, now: Callable[[], float]) -> None:
         self._threads = threads
         self._now = now
-        self._slots = DeferredSemaphore(THREADS)
+        self._slots = Semaphore(THREADS)
         self._key = secrets.token_bytes(32)
         self._cache = TTLCache[tuple[str, str], bytes](CACHE_MAX)
         self._verifying = SingleFlight[bytes, bool]()
@@ -117,21 +117,19 @@ class PasswordVerifier:
         return right
 
     async def _verify(self, password: str, stored: str, deadline: float) -> bool:
-        await self._slots.acquire()
-        try:
+        async with self._slots:
             if self._now() >= deadline:
                 raise LoginsBusyError
-            right = await self._threads.run(verify_password, stored, password)
-        except MemoryError:
-            raise LoginsBusyError from None
-        finally:
-            self._slots.release()
+            try:
+                right = await self._threads.run(verify_password, stored, password)
+            except MemoryError:
+                raise LoginsBusyError from None
         if self._now() >= deadline:  # this process was suspended, and its reservation has expired
             raise LoginsBusyError
         return right
 
     def _digest(self, credentials: PasswordCredentials, stored: str) -> bytes:
-        """Return the keyed hash that stands for a password in memory; without this process's key it reveals nothing."""
+        """Return a keyed hash, which is cached in place of the password; the key never leaves this process."""
         username = credentials.username.encode(errors="surrogatepass")
         password = credentials.password.encode(errors="surrogatepass")
         message = b"%d:%b%d:%b%b" % (len(username), username, len(password), password, stored.encode())
@@ -182,7 +180,7 @@ class PasswordChecker(Checker):
         if not right:
             why = "wrong password" if account else "no such user"
             raise refused(normalized, why, known=account is not None)
-        # Last: nothing waits between this check and the session that the caller begins.
+        # Last, without an `await` between this check and the session that the caller begins.
         account = self._users.get(name)
         if account is None or account.password_hash != stored:
             raise refused(normalized, "the password was changed during the check", known=True)

@@ -144,6 +144,6 @@ class UserDirectory:
         """Return the stat fields that identify a version of the file; a restored copy may have an older time."""
         try:
             status = os.stat(self._path)  # noqa: PTH116 - as the docstring says
-        except (OSError, ValueError):  # a path with NUL in it names nothing
+        except (OSError, ValueError):  # ValueError: the path has a NUL
             return None
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

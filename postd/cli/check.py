@@ -43,7 +43,7 @@ from postd.settings.schema import Settings
 def check(*, loaded: LoadedSettings) -> None:
     """Check settings, users, store and issuers.
 
-    Print one line for each check: "ok", or what is wrong. The exit status is 0 only if all checks pass. Nothing is
+    Print one line for each check: "ok", or the error. The exit status is 0 only if all checks pass. Nothing is
     changed; the server does not need to run.
     """
     found = 0

@@ -187,7 +187,7 @@ class PostClient:
             raise ValueError(f"an id is a whole number from 1 to {POST_ID_MAX}")
         return f"{self._list_url}/{post_id}"
 
-    async def _request(  # noqa: PLR0913 - what a request is
+    async def _request(  # noqa: PLR0913 - the parts of a request
         self,
         method: str,
         url: str,

@@ -235,7 +235,7 @@ class Server(Service):
 
 
 def make_tree(settings: Settings, store: Store, events: Events, authentication: Authentication) -> IResource:
-    """Return the resource tree that the settings ask for."""
+    """Return the resource tree for the settings."""
     pages = [
         ProtectedPage(
             page.path, page.schemes, page.files, page.allowed, page.read_scope, page.write_scope, page.forward

@@ -1,4 +1,4 @@
-"""The composition root: the one place that knows the settings and all the parts of a server."""
+"""The composition root: the only module that has all settings and all parts of a server."""
 
 import os
 import sys

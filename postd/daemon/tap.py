@@ -96,7 +96,7 @@ def makeService(options: Options) -> IService:
 
 
 class _Daemon(MultiService):
-    """The parent of the service; gives twistd's application the log observer that `[log]` asks for.
+    """The parent of the service; sets the log observer of `[log]` on twistd's application.
 
     Args:
         loaded: the settings.

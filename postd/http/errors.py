@@ -122,7 +122,7 @@ def make_error_response(request: Request, error: BaseException) -> Response:
             "unexpected error in {method} {target} (request {id})",
             failure=Failure(error),
             method=show_method(request.method),
-            target=show_target(request),
+            target=show_target(request.uri, request.path, request.route, request.file),
             id=request.id,
         )
         problem = Problem(500, "Internal error; the log of the server has the details.")

@@ -1,16 +1,13 @@
 """Redaction of requests for the log, by allow-list (reference: Log).
 
-Clients put passwords and tokens anywhere, in any encoding. So a part of a request is logged only if postd knows it (a
-route, a number, an existing file) or if it matches one of a few patterns (an origin, a product of `User-Agent`). The
-rest of a field becomes one `[N bytes]`, where N is its length as sent.
+Clients put passwords and tokens anywhere, in any encoding. So a part of a request is logged only if it is a route, a
+number or an existing file, or if it matches one of a few patterns (an origin, a product of `User-Agent`). The rest of a
+field becomes one `[N bytes]`, where N is its length as sent.
 """
 
 import re
-from collections.abc import Callable
 from functools import lru_cache
 from urllib.parse import quote
-
-from postd.http.interface import Request
 
 METHODS = frozenset(
     b"ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE MKACTIVITY "
@@ -34,8 +31,8 @@ PRODUCTS_MAX, AGENT_MAX_BYTES = 8, 512
 ORIGIN_MAX_BYTES = 160
 """Length limit of the logged origin of a `Referer`."""
 
-_CACHED_MAX, _CACHED_MAX_BYTES = 1024, 256
-"""Limits on the cached values of a field, and on their length."""
+_CACHED_MAX = 1024
+"""Limit on the cached patterns of routes, and on the cached user names, which are logged in full."""
 
 _PARAMETER = re.compile(rb"(?:after|before|limit)=[0-9]{1,16}")
 # A label of 25 characters or more could be a token, and is rare in host names.
@@ -49,16 +46,12 @@ def show_method(method: bytes) -> str:
     return method.decode("ascii") if method in METHODS else _count(len(method))
 
 
-def show_target(request: Request) -> str:
+def show_target(target: bytes, path: bytes, route: str | None, file: bytes | None) -> str:
     """Return the redacted path and query of a request target: `/post/[7 bytes]`, `/post?limit=20&[37 bytes]`.
 
     Kept are the segments of the route, numeric ids, the path of an existing file, and numeric paging parameters.
     """
-    target, path, file = request.uri, request.path, request.file
-    if file is not None and len(file) <= FILE_MAX_BYTES:
-        shown = file.decode("ascii")
-    else:
-        shown = _show_path(path, request.route or "")
+    shown = file.decode("ascii") if file is not None and len(file) <= FILE_MAX_BYTES else _show_path(path, route or "")
     # `partition` returns the target itself where there is no query.
     return shown if path is target else shown + _show_query(target)
 
@@ -91,13 +84,6 @@ def _show_query(target: bytes) -> str:
     return "?" + "&".join([one.decode("ascii") for one in shown] + [_count(rest)] * (rest >= 0))
 
 
-def _cache_short(show: Callable[[bytes], str]) -> Callable[[bytes], str]:
-    """Cache the results of a function for values of at most `_CACHED_MAX_BYTES`."""
-    cached = lru_cache(_CACHED_MAX)(show)
-    return lambda value: cached(value) if len(value) <= _CACHED_MAX_BYTES else show(value)
-
-
-@_cache_short
 def show_referer(referer: bytes) -> str:
     """Return the origin of a `Referer` and the length of its path; only the length if the value is unusual."""
     match = _ORIGIN.match(referer[:ORIGIN_MAX_BYTES])
@@ -107,7 +93,6 @@ def show_referer(referer: bytes) -> str:
     return origin.decode("ascii") + (f"/{_count(len(rest) - 1)}" if len(rest) > 1 else rest.decode("ascii"))
 
 
-@_cache_short
 def show_agent(agent: bytes) -> str:
     """Return the products of a `User-Agent` (RFC 9110 §10.1.5: `curl/8.14.1`) and the length of the rest."""
     words = agent[:AGENT_MAX_BYTES].split(b" ")

@@ -28,7 +28,7 @@ _V1_MAX_BYTES = 107
 _V1_UNKNOWN = b"PROXY UNKNOWN"
 
 _V2_FIXED_BYTES = 16
-"""The length of a header of version 2 without its addresses; the last two bytes are the length of what follows."""
+"""The length of a header of version 2 without its addresses; its last two bytes are the length of the rest."""
 
 
 @implementer(IStreamServerEndpoint)

@@ -18,7 +18,7 @@ def below(folder: str, name: str) -> str:
 def make_challenge(realm: str, sign_in: str) -> bytes:
     """Return a challenge that names the form below the path `sign_in`: a 401 must have one (RFC 9110 §15.5.2).
 
-    Browsers know no scheme of this name; they show the answer's body and ask for nothing.
+    No browser implements a scheme of this name: it shows the body of the response, without a prompt.
     """
     return f'Cookie realm="{realm}", form-action="{below(sign_in, "login")}", cookie-name=session'.encode("ascii")
 

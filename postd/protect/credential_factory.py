@@ -17,7 +17,7 @@ from postd.protocol.challenge import decode_challenges
 
 @implementer(ICredentialFactory)
 class StockCredentialFactory:
-    """A factory of ours with the interface of stock Twisted.
+    """A `CredentialFactory` with the interface of Twisted's factories.
 
     The wrapper quotes each parameter of a challenge, has one challenge per scheme and no `stale`, and answers 401 where
     the guard answers 400; docs/how-to/protect.md lists all differences.
@@ -39,7 +39,7 @@ class StockCredentialFactory:
         except StopIteration as stop:
             return decode_challenges(stop.value)[0].parameters
         challenging.close()
-        raise StoreUnavailableError("the store has not been asked for the key of nonces yet")
+        raise StoreUnavailableError("the key of nonces has not been read from the store yet")
 
     def decode(self, response: bytes, request: Any) -> ICredentials:
         """Return the credentials in a field `Authorization`.

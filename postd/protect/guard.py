@@ -2,8 +2,8 @@
 
 `Guard` is `HTTPAuthSessionWrapper` with these departures, for which stock Twisted has no hook:
 
-- A login is one coroutine (`postd.auth.portal`), without a Deferred if nothing has to be waited for. It returns the
-  client's identity beside the avatar.
+- A login is one coroutine (`postd.auth.portal`), without a Deferred if it does not wait. It returns the client's
+  identity beside the avatar.
 - The portal's `mind` is the protected resource, so that one realm serves all resources. No logout is called at the end
   of a response: no client stays logged in.
 - A factory returns complete challenge lines, of which it may have several. The stock wrapper quotes every parameter,
@@ -246,7 +246,7 @@ class Guard(AuthSessionWrapper):
     async def _challenge(
         self, refusal: Refused | None, factory: CredentialFactory | None, request: Request
     ) -> Response:
-        """Return the answer that asks for credentials, or for a token with more scope.
+        """Return the response that requests credentials, or a token with more scope.
 
         `factory` has decoded the refused credentials, if they were in `Authorization`.
         """

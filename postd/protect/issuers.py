@@ -123,14 +123,14 @@ def issuer(  # noqa: PLR0913 - the keys of a table
 
 
 def make_issuers(issuers: object, reactor: IReactor) -> list["Issuer"]:
-    """Return the issuers of a `Protection`, none of which may come twice.
+    """Return the issuers of a `Protection`, which must differ.
 
     Raises:
-        ValueError: there is something else among them, or one of them cannot be used.
+        ValueError: one of them is not a result of `issuer()`, or cannot be used.
     """
     described: list[Any] = list(issuers) if isinstance(issuers, Iterable) and not isinstance(issuers, str) else [None]
     if not all(isinstance(one, TrustedIssuer) for one in described):
-        raise expected("issuers", "a list of what issuer() returns", issuers)
+        raise expected("issuers", "a list of results of issuer()", issuers)
     made: dict[str, Issuer] = {}
     for one in described:
         url = one.policy.issuer

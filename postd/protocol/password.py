@@ -122,7 +122,7 @@ def verify_password(stored: str, password: str) -> bool:
     secret = normalize(password[:PASSWORD_MAX_CHARS]).encode(errors="surrogatepass")
     if stored.startswith("$argon2id$"):
         return _verify_argon2id(stored, secret) and usable
-    # bcrypt's C implementations ignore what follows a NUL or 72 bytes.
+    # bcrypt's C implementations ignore all bytes from a NUL on, and all after the 72nd.
     usable = usable and len(secret) <= _BCRYPT_MAX_BYTES and b"\0" not in secret
     return bcrypt.checkpw(secret.replace(b"\0", b"")[:_BCRYPT_MAX_BYTES], stored.encode()) and usable
 
@@ -174,7 +174,7 @@ def check_hash(stored: str) -> None:
     """Check that a text is a complete Argon2id or bcrypt hash that takes bounded time and memory to verify.
 
     Raises:
-        ValueError: it is not; `str()` says what it is instead, without quoting it.
+        ValueError: it is not; `str()` is the reason, without the text itself.
     """
     if stored.startswith("$argon2id$"):
         _check_argon2id(stored)

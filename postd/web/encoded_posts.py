@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, Sequence
 from itertools import pairwise
 from sys import maxsize
 
-from twisted.internet.defer import DeferredLock
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
+from postd.caching import Semaphore
 from postd.model import POST_ID_MAX, Version
 from postd.store.interface import Page, PostStore
 from postd.web.encoded_piece import Held, Piece, encode_posts, join_posts, last_id
@@ -57,8 +57,7 @@ class EncodedPosts:
         self._highs: list[int] = []  # of the pieces, to search in
         self._plain_bytes = self._compressed_bytes = 0
         self._held = Held()
-        self._lock = DeferredLock()  # for changes of the pieces
-        self._releases = 0  # of the lock, that are pending
+        self._lock = Semaphore(1)  # for changes of the pieces
         self._reads_begun = self._last_read = 0
         self._turn_began_s = 0.0
 
@@ -88,8 +87,7 @@ class EncodedPosts:
             StoreUnavailableError: it cannot be read.
         """
         reads_begun = self._reads_begun
-        await self._lock.acquire()
-        try:
+        async with self._lock:
             self._turn_began_s = time.perf_counter()
             read = None
             while True:
@@ -107,8 +105,6 @@ class EncodedPosts:
                 pieces, gap = self._find(after, maxsize)
             assert self._version is not None
             return (self._version, pieces) if gap is None else None
-        finally:
-            self._release()
 
     async def stream(self, after: int) -> AsyncGenerator[Piece]:
         """Yield pieces with all posts whose ids are larger than `after`.
@@ -126,27 +122,15 @@ class EncodedPosts:
     async def _fill(self, after: int) -> Piece:
         """Read the piece with the posts after an id; it is kept if there is room."""
         if self._has_room:
-            await self._lock.acquire()
-            try:
+            async with self._lock:
                 if self._at(after) is None:
                     await self._read(after)
                 piece = self._at(after)
-            finally:
-                self._release()
             if piece is not None:
                 return piece
         page = await self._store.list_posts(after=after, limit=PIECE_POSTS)
         high = page.posts[-1][0] if page.more else POST_ID_MAX
         return Piece(after, high, join_posts(encode_posts(page.posts)), len(page.posts), Held())
-
-    def _release(self) -> None:
-        """Release the lock. Waiting coroutines are resumed in a loop: nested, they would exceed the recursion limit."""
-        self._releases += 1
-        if self._releases > 1:  # called by a coroutine that the loop below has resumed
-            return
-        while self._releases:
-            self._lock.release()
-            self._releases -= 1
 
     @property
     def _has_room(self) -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from twisted.internet.interfaces import IReactorTime
 
+from postd.caching import SingleFlight
 from postd.http.interface import Request
 from postd.http.responses import JSON, Response, StreamedResponse
 from postd.model import Version
@@ -35,7 +36,8 @@ class PostLists:
     """Responses with lists of posts, by span.
 
     They are cached until the posts change; then they are made again from the encoded posts, at a cost in proportion to
-    the change. A list that is too long for that is streamed. `caching` are the caching fields of all responses.
+    the change, once for all concurrent requests. A list that is too long for that is streamed. `caching` are the
+    caching fields of all responses.
     """
 
     def __init__(self, store: PostStore, caching: Mapping[bytes, bytes], *, clock: IReactorTime) -> None:
@@ -45,6 +47,7 @@ class PostLists:
         self._version: Version | None = None  # of the kept responses
         self._kept: dict[Span, NegotiatedText | StreamedSnapshot] = {}
         self._kept_bytes = 0
+        self._making = SingleFlight[tuple[Version, Span], NegotiatedText | StreamedSnapshot | None]()
 
     async def respond(self, request: Request, span: Span) -> Response | StreamedResponse:
         """Return the response to GET or HEAD.
@@ -59,14 +62,16 @@ class PostLists:
             not_modified = not_modified_if_current(request, headers)
             if not_modified is not None:
                 return not_modified
-            kept = await (self._make_rest(version, span) if span[1] is None else self._make_page(version, *span))
+            make = self._make_rest if span[1] is None else self._make_page
+            kept = await self._making.run((version, span), lambda: make(version, span))
             if kept is None:
                 return stream_list(request, self._posts.stream(span[0]), headers)
         return await kept.respond(request)
 
-    async def _make_page(self, version: Version, after: int, limit: int | None) -> NegotiatedText:
+    async def _make_page(self, version: Version, span: Span) -> NegotiatedText:
         """Return the responses with a page at a version, or a later one."""
-        many = (limit or 0) + 1  # one more than the page, to see whether there are any
+        after = span[0]
+        many = (span[1] or 0) + 1  # one more than the page, to see whether there are any
         snapshot = None
         if many > SHORT_PAGE_POSTS or self._posts.is_at(version):
             snapshot = await self._posts.snapshot(version, after=after, limit=many)
@@ -83,8 +88,8 @@ class PostLists:
             posts.pop()
             link[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (len(posts), last_id(posts))
         body = _body([join_posts(posts)] if posts else [])
-        text = NegotiatedText(JSON, body, self._headers_at(version, (after, limit)), link)
-        self._keep(version, (after, limit), text, len(body))
+        text = NegotiatedText(JSON, body, self._headers_at(version, span), link)
+        self._keep(version, span, text, len(body))
         return text
 
     async def _make_rest(self, version: Version, span: Span) -> NegotiatedText | StreamedSnapshot | None:

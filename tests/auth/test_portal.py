@@ -308,6 +308,7 @@ class CoroutinePortalTests:
     def test_other_error_of_a_realm_is_raised(self, realm: PendingRealm, *, later: bool) -> None:
         portal = CoroutinePortal(realm, [Answering(b"alice")])
         signing_in = Deferred.fromCoroutine(portal.sign_in(self.ALICE, None, IResource)) if later else None
+        # Raised by the realms of Twisted's documentation for an interface that they do not provide.
         realm.avatar.errback(Failure(NotImplementedError()))
         with pytest.raises(NotImplementedError):
             result_of(signing_in or portal.sign_in(self.ALICE, None, IResource))

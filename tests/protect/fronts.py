@@ -60,6 +60,7 @@ class StockApi(InMemoryApi):
 
     def _serve(self, settings: Settings, reactor: IReactor) -> HttpFactory:
         if settings.public_url or settings.session.secure != "auto":
+            # Not missing coverage: the same tests run on postd's front, which has these settings.
             pytest.skip("Protection has neither a public URL nor a choice of secure cookies")
         parts: dict[str, Any] = {"open_login_store": lambda _url, **_: self.store, "HashThreads": InlineHashThreads}
         with patch.multiple("postd.protect.protection", **parts):

@@ -150,8 +150,7 @@ def test_contender_that_cannot_start_is_named(tmp_path: Path) -> None:
     result = run_bench("--rows", "get-one", "--only", "fastify", path=str(tmp_path))
     assert result.returncode == 1
     assert result.stderr == (
-        "bench: nobody is left to measure in the row get-one: fastify, node is not installed "
-        "(Debian: packages nodejs and npm)\n"
+        "bench: row get-one has no contenders left: fastify, node is not installed (Debian: packages nodejs and npm)\n"
     )
 
 

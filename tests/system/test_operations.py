@@ -16,6 +16,6 @@ def test_short_run_finds_no_violation() -> None:
         check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "Every promise was kept." in result.stdout
-    for words in ("kill -9 of a worker", "two again after", "SQLite"):
+    assert "All checks passed." in result.stdout
+    for words in ("kill -9 of a worker", "two workers again after", "SQLite"):
         assert words in result.stdout

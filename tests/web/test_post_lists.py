@@ -60,24 +60,10 @@ def test_short_page_is_made_of_the_pieces_of_its_version(api: InMemoryApi, spans
     assert len(spans_read) == 1
 
 
-@pytest.mark.parametrize("path", ["/post", "/post?after=3"])
-def test_concurrent_requests_share_one_query(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    reading: list[Deferred[Page]] = []
-
-    async def list_posts(**_: int) -> Page:
-        reading.append(Deferred())
-        return await reading[-1]
-
-    monkeypatch.setattr(api.store, "list_posts", list_posts)
-    exchanges = [begin(api, "GET", path) for _ in range(3)]
-    version = result_of(Deferred.fromCoroutine(api.store.version()))
-    reading.pop().callback(Page(version, [(1, "shared")], more=False))
-    assert not reading
-    assert all(b"shared" in exchange.response().body for exchange in exchanges)
-
-
-def test_kept_responses_are_limited(api: InMemoryApi, spans_read: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[NegotiatedText]:
+    """The responses that were made."""
+    made: list[NegotiatedText] = []
     make = NegotiatedText.__init__
 
     def note(text: NegotiatedText, *arguments: Any) -> None:
@@ -85,6 +71,32 @@ def test_kept_responses_are_limited(api: InMemoryApi, spans_read: Spans, monkeyp
         make(text, *arguments)
 
     monkeypatch.setattr(NegotiatedText, "__init__", note)
+    return made
+
+
+@pytest.mark.parametrize("path", ["/post", "/post?after=3", "/post?limit=3", "/post?limit=200"])
+def test_concurrent_requests_share_one_query_and_response(
+    api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, made: list[NegotiatedText], path: str
+) -> None:
+    reading: list[Deferred[Page]] = []
+
+    async def list_posts(**_: int) -> Page:
+        reading.append(Deferred())
+        return await reading[-1]
+
+    monkeypatch.setattr(api.store, "list_posts", list_posts)
+    monkeypatch.setattr("postd.web.encoded_posts.TURN_MAX_S", float("inf"))  # no waiting for the clock
+    exchanges = [begin(api, "GET", path) for _ in range(3)]
+    version = result_of(Deferred.fromCoroutine(api.store.version()))
+    reading.pop().callback(Page(version, [(1, "shared")], more=False))
+    assert not reading
+    assert len(made) == 1
+    assert all(b"shared" in exchange.response().body for exchange in exchanges)
+
+
+def test_kept_responses_are_limited(
+    api: InMemoryApi, spans_read: Spans, made: list[NegotiatedText], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("postd.web.post_lists.KEPT_MAX_BYTES", 4 * 2050)
     paths = [f"/post?limit=1&after={after}" for after in range(5)]
     bodies(api, paths[:4] * 3)

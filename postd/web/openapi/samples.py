@@ -16,7 +16,7 @@ ORIGIN = "http://127.0.0.1:8080"
 JSON_TYPE = "application/json"
 
 _PASSWORD = "password"  # noqa: S105 - the name of a field
-_NO_CODE = ClientCode()
+_NO_LOGIN = SchemeDescription(title="", security={}, curl="", httpx=ClientCode(), treq=ClientCode())
 _GETPASS = "from getpass import getpass"
 _JSON_FIELD = f"-H 'Content-Type: {JSON_TYPE}'"
 _HTTPX = Template("""\
@@ -63,16 +63,16 @@ def make_samples(request: SampleRequest, schemes: Mapping[str, SchemeDescription
 
     The label is the client's name, and where there are several schemes the title of one: "curl, Basic".
     """
-    usable: list[SchemeDescription | None] = list(schemes.values())
+    usable = list(schemes.values()) or [_NO_LOGIN]
     for client, language, of_scheme in (
         ("curl", "Shell", _curl),
         ("httpx", "Python", _httpx),
         ("treq", "Python", _treq),
     ):
-        for scheme in usable or [None]:
+        for scheme in usable:
             source = of_scheme(request, scheme)
             if source is not None:
-                label = client if scheme is None or len(usable) == 1 else f"{client}, {scheme.title}"
+                label = client if len(usable) == 1 else f"{client}, {scheme.title}"
                 yield {"lang": language, "label": label, "source": source}
 
 
@@ -86,8 +86,8 @@ def make_curl(request: SampleRequest, credentials: str, *, origin: str = ORIGIN)
     return " ".join([*filter(None, words), f"'{origin}{request.target}'"])
 
 
-def _curl(request: SampleRequest, scheme: SchemeDescription | None) -> str:
-    return make_curl(request, "" if scheme is None else scheme.curl)
+def _curl(request: SampleRequest, scheme: SchemeDescription) -> str:
+    return make_curl(request, scheme.curl)
 
 
 def _curl_body(request: SampleRequest) -> Iterator[str]:
@@ -104,8 +104,8 @@ def _curl_body(request: SampleRequest) -> Iterator[str]:
         )
 
 
-def _httpx(request: SampleRequest, scheme: SchemeDescription | None) -> str | None:
-    code = _NO_CODE if scheme is None else scheme.httpx
+def _httpx(request: SampleRequest, scheme: SchemeDescription) -> str | None:
+    code = scheme.httpx
     if code is None:
         return None
     arguments = _arguments(request, code)
@@ -123,8 +123,8 @@ def _httpx(request: SampleRequest, scheme: SchemeDescription | None) -> str | No
     )
 
 
-def _treq(request: SampleRequest, scheme: SchemeDescription | None) -> str | None:
-    code = _NO_CODE if scheme is None else scheme.treq
+def _treq(request: SampleRequest, scheme: SchemeDescription) -> str | None:
+    code = scheme.treq
     if code is None:
         return None
     arguments = _arguments(request, code)

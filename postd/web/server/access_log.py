@@ -20,6 +20,7 @@ The reference is docs/reference/log.md. `postd.http.redaction` redacts.
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import lru_cache
 
 import orjson
 from msgspec import Struct
@@ -42,15 +43,12 @@ from postd.web.server.interface import AnsweredRequest
 DELAY_S = 0.1
 """How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
 
-REQUEST_LINES_MAX, TARGET_MAX_BYTES = 1024, 256
-"""Limits on the request lines that are cached, and on the length of their targets."""
+CACHED_MAX = 1024
+"""How many redacted values of each kind are cached until the next flush."""
 
 _CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # what JSON leaves as it is, and terminals and some readers do not
 
 _log = Logger("postd.access")
-
-_Key = tuple[bytes, bytes, bytes, str | None, bytes | None]
-"""What a redacted request line depends on: method, target, version, route and file."""
 
 
 class _RequestLine(Struct, frozen=True):
@@ -71,7 +69,10 @@ class AccessLog:
         self._address_of = address_of
         self._reactor = reactor
         self._lines: list[str] = []
-        self._request_lines: dict[_Key, _RequestLine] = {}
+        # Their keys are values as sent, which may have secrets: `flush` empties them.
+        self._redact_request_line = lru_cache(CACHED_MAX)(_redact_request_line)
+        self._show_referer = lru_cache(CACHED_MAX)(show_referer)
+        self._show_agent = lru_cache(CACHED_MAX)(show_agent)
         self._second = 0
         self._date = ""
         self._flushing: IDelayedCall | None = None
@@ -87,7 +88,10 @@ class AccessLog:
         """
         if not self._lines and not self._closed:
             self._flushing = self._reactor.callLater(DELAY_S, self.flush)
-        self._lines.append(self._format(request, took_s * 1000, now))
+        request_line = self._redact_request_line(
+            request.method, request.uri, request.path, request.clientproto, request.route, request.file
+        )
+        self._lines.append(self._format(request, request_line, took_s * 1000, now))
         if self._closed:  # no later flush would write it
             self.flush()
 
@@ -101,9 +105,11 @@ class AccessLog:
     def flush(self) -> None:
         lines, self._lines = self._lines, []
         if lines:
+            for cached in (self._redact_request_line, self._show_referer, self._show_agent):
+                cached.cache_clear()
             _log.info("{lines}", lines="\n".join(lines))
 
-    def _text_line(self, request: AnsweredRequest, took_ms: float, now: float) -> str:
+    def _text_line(self, request: AnsweredRequest, request_line: _RequestLine, took_ms: float, now: float) -> str:
         fields = request.fields
         referers = fields.get(b"Referer")
         agents = fields.get(b"User-Agent")
@@ -113,21 +119,21 @@ class AccessLog:
             user = "-" if account is None else show_user(account)
         return (
             f"{self._address_of(request)} - {user} "
-            f'[{self._date_at(int(now))}] "{self._request_line(request).text}" '
+            f'[{self._date_at(int(now))}] "{request_line.text}" '
             f"{request.code} {request.sentLength or '-'} "
-            f'"{show_referer(referers[0]) if referers else "-"}" "{show_agent(agents[0]) if agents else "-"}" '
+            f'"{self._show_referer(referers[0]) if referers else "-"}" '
+            f'"{self._show_agent(agents[0]) if agents else "-"}" '
             f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
             + (f' judged="{escape(_show_judged(request.described))}"' if request.described is not None else "")
         )
 
-    def _json_line(self, request: AnsweredRequest, took_ms: float, now: float) -> str:
+    def _json_line(self, request: AnsweredRequest, request_line: _RequestLine, took_ms: float, now: float) -> str:
         fields = request.fields
         referers = fields.get(b"Referer")
         agents = fields.get(b"User-Agent")
         authentication = request.authentication
         username = None if authentication is None else authentication.account
         second = int(now)
-        request_line = self._request_line(request)
         members = {
             "time": f"{self._date_at(second)}.{int((now - second) * 1000):03d}+00:00",
             "client": self._address_of(request),
@@ -137,8 +143,8 @@ class AccessLog:
             "protocol": request_line.protocol,
             "status": request.code,
             "bytes": request.sentLength,
-            "referer": show_referer(referers[0]) if referers else None,
-            "agent": show_agent(agents[0]) if agents else None,
+            "referer": self._show_referer(referers[0]) if referers else None,
+            "agent": self._show_agent(agents[0]) if agents else None,
             "route": request.route,
             "scheme": None if authentication is None else authentication.scheme,
             "ms": round(took_ms, 1),
@@ -155,23 +161,16 @@ class AccessLog:
             self._date = datetime.fromtimestamp(second, UTC).strftime(self._date_format)
         return self._date
 
-    def _request_line(self, request: AnsweredRequest) -> _RequestLine:
-        key = request.method, request.uri, request.clientproto, request.route, request.file
-        return self._request_lines.get(key) or self._redact_request_line(request, key)
 
-    def _redact_request_line(self, request: AnsweredRequest, key: _Key) -> _RequestLine:
-        if not request.uri:
-            return _RequestLine()
-        method, target = show_method(request.method), show_target(request)
-        protocol = request.clientproto.decode("ascii")
-        line = _RequestLine(f"{method} {escape(target)} {protocol}", method, target, protocol)
-        # What is redacted may be a secret, which would stay in memory.
-        if len(request.uri) <= TARGET_MAX_BYTES and target.encode() == request.uri:
-            if len(self._request_lines) >= REQUEST_LINES_MAX:
-                self._request_lines.clear()
-            self._request_lines[key] = line
-        return line
+def _redact_request_line(  # noqa: PLR0913, PLR0917 - a request line depends on as many values
+    method: bytes, target: bytes, path: bytes, version: bytes, route: str | None, file: bytes | None
+) -> _RequestLine:
+    if not target:
+        return _RequestLine()
+    parts = show_method(method), show_target(target, path, route, file), version.decode("ascii")
+    return _RequestLine(f"{parts[0]} {escape(parts[1])} {parts[2]}", *parts)
 
 
 def _show_judged(described: Request) -> str:
-    return f"{show_method(described.method)} {show_target(described)}"
+    target = show_target(described.uri, described.path, described.route, described.file)
+    return f"{show_method(described.method)} {target}"
