@@ -18,7 +18,7 @@ from tests.redis_server import NO_SERVER, REMEDY, find_redis_server
 settings.register_profile(
     "postd",
     deadline=None,
-    max_examples=200 if IS_THOROUGH else 30,
+    max_examples=100 if IS_THOROUGH else 30,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("postd")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import websocket
 from selenium.common.exceptions import TimeoutException
@@ -19,6 +20,9 @@ ROOT = Path(__file__).parent.parent.parent
 AXE = Path(os.environ.get("POSTD_TEST_AXE", ROOT / ".venv/axe/node_modules/axe-core/axe.min.js"))
 
 WAIT_MAX_S = 15.0
+POLL_S = 0.1
+"""How often a condition is checked that is waited for."""
+
 PHONE = (375, 667)
 NARROWEST = (320, 568)
 DESK = (1280, 800)
@@ -88,6 +92,7 @@ class Browser(ABC):
         self.driver = driver
         self.bidi = bidi
         self.url = url
+        self._first: list[str] = []
 
     @property
     def path(self) -> str:
@@ -125,16 +130,33 @@ class Browser(ABC):
     def wait_for(self, path: str) -> None:
         """Wait until the browser has loaded the page at a path."""
         try:
-            WebDriverWait(self.driver, WAIT_MAX_S).until(lambda _: self.path == path and self.is_loaded)
+            WebDriverWait(self.driver, WAIT_MAX_S, POLL_S).until(lambda _: self.path == path and self.is_loaded)
         except TimeoutException:
             raise AssertionError(f"not at {path} but at {self.path}: {self.text}") from None
 
     def wait_for_focus(self, name: str) -> None:
         """Wait until an element has the focus: a browser may set it (`autofocus`) some time after loading the page."""
         try:
-            WebDriverWait(self.driver, WAIT_MAX_S).until(lambda _: self.focused == name)
+            WebDriverWait(self.driver, WAIT_MAX_S, POLL_S).until(lambda _: self.focused == name)
         except TimeoutException:
             raise AssertionError(f"{name!r} does not have the focus, but {self.focused!r}") from None
+
+    def run_first(self, script: str) -> None:
+        """Run a script in each page before its own ones, until `begin_anew`."""
+        added = self.bidi.ask("script.addPreloadScript", functionDeclaration=f"() => {{ {script} }}")
+        self._first.append(added["script"])
+
+    def store_session(self, cookie: str) -> None:
+        """Store a session cookie, which is faster than typing a password.
+
+        Args:
+            cookie: the name and the value.
+        """
+        name, _, value = cookie.partition("=")
+        host = urlsplit(self.url).hostname
+        text = {"type": "string", "value": value}
+        stored = {"name": name, "value": text, "domain": host, "httpOnly": True, "sameSite": "lax"}
+        self.bidi.ask("storage.setCookie", cookie=stored)
 
     def open_with_credentials(self, path: str, *given: tuple[str, str] | None) -> None:
         """Open a page for which the browser itself asks for a name and a password.
@@ -161,7 +183,8 @@ class Browser(ABC):
     def find_barriers(self) -> list[str]:
         """Return the violations that axe finds, and the checks that it could not decide."""
         assert AXE.is_file(), f"axe-core is missing: npm install --prefix {ROOT}/.venv/axe axe-core (wanted: {AXE})"
-        self.driver.execute_script(AXE.read_text("utf-8"))
+        if not self.driver.execute_script("return 'axe' in window"):
+            self.driver.execute_script(AXE.read_text("utf-8"))
         result: Mapping[str, Any] = self.driver.execute_async_script(AXE_RUN)
         assert result.get("passes"), result
         return [
@@ -178,13 +201,16 @@ class Browser(ABC):
     def turn_off_scripts(self) -> None:
         """Disable JavaScript, until `begin_anew`."""
 
-    @abstractmethod
-    def run_first(self, script: str) -> None:
-        """Run a script in each page before its own ones."""
-
-    @abstractmethod
     def begin_anew(self) -> None:
         """Reset the browser: starting one for each test would take too long."""
+        while self._first:
+            self.bidi.ask("script.removePreloadScript", script=self._first.pop())
+        self.driver.get("about:blank")
+        self.reset()
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Undo what tests have set, and forget what the browser has stored and observed."""
 
     @abstractmethod
     def requested(self) -> list[str]:

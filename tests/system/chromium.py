@@ -15,7 +15,7 @@ from tests.system.browser import WAIT_MAX_S, Bidi, Browser
 CHROMIUM = "/usr/bin/chromium"
 CHROMEDRIVER = "/usr/bin/chromedriver"
 
-# No requests but to the daemon; Chromium's sandbox does not run as root.
+# No requests but to the daemon, and no process started for the next page; Chromium's sandbox does not run as root.
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -24,6 +24,7 @@ FLAGS = [
     "--no-first-run",
     "--disable-background-networking",
     "--disable-component-update",
+    "--disable-features=SpareRendererForSitePerProcess",
     "--disable-sync",
 ]
 
@@ -46,9 +47,6 @@ class Chromium(Browser):
     def turn_off_scripts(self) -> None:
         self.command("Emulation.setScriptExecutionDisabled", value=True)
 
-    def run_first(self, script: str) -> None:
-        self.command("Page.addScriptToEvaluateOnNewDocument", source=script)
-
     def prefer(self, **features: str) -> None:
         """Emulate media features: `prefer(prefers_color_scheme="dark")`."""
         self.command(
@@ -56,14 +54,12 @@ class Chromium(Browser):
             features=[{"name": name.replace("_", "-"), "value": value} for name, value in features.items()],
         )
 
-    def begin_anew(self) -> None:
+    def reset(self) -> None:
         self.command("Emulation.setScriptExecutionDisabled", value=False)
         self.command("Emulation.clearDeviceMetricsOverride")
         self.prefer()
-        self.open("/")
-        self.driver.delete_all_cookies()
+        self.command("Network.clearBrowserCookies")
         self.command("Network.clearBrowserCache")
-        self.driver.get("about:blank")
         self.command("Page.resetNavigationHistory")
         self.complaints()
         self.requested()

@@ -148,11 +148,7 @@ class Firefox(Browser):
     def turn_off_scripts(self) -> None:
         self._run_inside('Services.prefs.setBoolPref("javascript.enabled", false)')
 
-    def run_first(self, script: str) -> None:
-        self.bidi.ask("script.addPreloadScript", functionDeclaration=f"() => {{ {script} }}")
-
-    def begin_anew(self) -> None:
-        self.driver.get("about:blank")
+    def reset(self) -> None:
         self._run_inside(CLEAN)
         self._set_viewport(None)
         self.requested()

@@ -473,6 +473,7 @@ def test_readers_survive_the_death_and_return_of_a_node(balancer: Balancer) -> N
                     did.append(ask(client, number).status_code)
                 except httpx.TransportError as error:
                     did.append(type(error).__name__)
+                time.sleep(0.01)
 
     threads = [
         threading.Thread(target=keep_on, args=(read, lambda client, _: client.get("/post?limit=3"))),

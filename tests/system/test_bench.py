@@ -24,6 +24,9 @@ from bench.workloads import Duration, fill
 
 RUN = Path(__file__).parent.parent.parent / "bench" / "run.py"
 
+WRK_S = 0.5
+"""How long wrk runs in most of these tests; it takes whole seconds only."""
+
 BODY = b"[]\n"
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n" + BODY
 
@@ -39,6 +42,19 @@ def run_bench(*options: str, path: str | None = None) -> subprocess.CompletedPro
     )
 
 
+@pytest.fixture
+def short_wrk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """End each wrk with SIGINT, at which it prints what it has counted so far."""
+    wrk = shutil.which("wrk")
+    assert wrk is not None
+    script = tmp_path / "bin" / "wrk"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\nexec timeout --preserve-status --signal INT {WRK_S} {wrk} "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(script.parent), prepend=os.pathsep)
+
+
+@pytest.mark.usefixtures("short_wrk")
 @pytest.mark.parametrize(
     ("rows", "only"),
     [
@@ -62,6 +78,7 @@ def test_rows_are_measured(rows: str, only: str) -> None:
         assert word in result.stdout
 
 
+@pytest.mark.usefixtures("short_wrk")
 @pytest.mark.parametrize("server", [POSTD, falcon()], ids=lambda server: server.name)
 def test_list_is_read_while_posts_change(server: Server, tmp_path: Path) -> None:
     fill(30, tmp_path)
@@ -75,6 +92,7 @@ def test_list_is_read_while_posts_change(server: Server, tmp_path: Path) -> None
     assert all(figures.values())
 
 
+@pytest.mark.usefixtures("short_wrk")
 def test_postd_is_measured_beside_another_checkout() -> None:
     result = run_bench("--rows", "page,signin-bounds", "--before", str(RUN.parent.parent))
     assert result.returncode == 0, result.stderr
@@ -82,6 +100,7 @@ def test_postd_is_measured_beside_another_checkout() -> None:
         assert word in result.stdout
 
 
+@pytest.mark.usefixtures("short_wrk")
 def test_schemes_are_measured_through_a_proxy_that_asks() -> None:
     result = run_bench("--rows", "forward")
     assert result.returncode == 0, result.stderr

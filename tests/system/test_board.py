@@ -15,9 +15,9 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.integration.daemon import Daemon
-from tests.system.browser import DESK, NARROWEST, PHONE, WAIT_MAX_S, Browser, OpenBrowser
+from tests.system.browser import DESK, NARROWEST, PHONE, POLL_S, WAIT_MAX_S, Browser, OpenBrowser
 from tests.system.chromium import Chromium, open_chromium
-from tests.system.test_browser import IN_CHROMIUM, PASSWORD, add_user, sign_in
+from tests.system.test_browser import IN_CHROMIUM, PASSWORD, add_user, store_session
 
 RULES = '[api]\nread = ["session", "basic"]\nwrite = ["session", "basic"]\n'
 AUTHORIZATION = "Basic " + base64.b64encode(f"alice:{PASSWORD}".encode()).decode()
@@ -103,7 +103,7 @@ def others(daemon: Daemon) -> Others:
 @pytest.fixture
 def browser(one_browser: Browser, others: Others) -> Iterator[Browser]:
     """Begin signed in."""
-    sign_in(one_browser)
+    store_session(one_browser)
     yield one_browser
     one_browser.begin_anew()
 
@@ -111,7 +111,7 @@ def browser(one_browser: Browser, others: Others) -> Iterator[Browser]:
 def wait_until(condition: Callable[[], object], browser: Browser) -> None:
     one_page_after_another = [NoSuchElementException, StaleElementReferenceException]
     try:
-        WebDriverWait(browser.driver, WAIT_MAX_S, ignored_exceptions=one_page_after_another).until(
+        WebDriverWait(browser.driver, WAIT_MAX_S, POLL_S, ignored_exceptions=one_page_after_another).until(
             lambda _: condition()
         )
     except TimeoutException:
@@ -210,7 +210,7 @@ def test_other_window_updates_live_and_keeps_typed_text(
 ) -> None:
     kept = others.add("There before")
     with open_browser(daemon.url, tmp_path / "another") as another:
-        sign_in(another)
+        store_session(another)
         another.open("/board")
         another.type(Keys.TAB, Keys.TAB, "I am typing")
         browser.open("/board")
@@ -285,28 +285,24 @@ def test_long_open_page_drops_the_oldest_posts(browser: Browser, others: Others)
     wait_until(lambda: shown(browser) == ["Second", "First"], browser)
 
 
-def test_page_reloads_the_list_after_reset(
-    open_browser: OpenBrowser, daemon: Daemon, others: Others, tmp_path: Path
-) -> None:
+def test_page_reloads_the_list_after_reset(browser: Browser, others: Others) -> None:
     others.add("Hello")
-    with open_browser(daemon.url, tmp_path / "profile") as browser:
-        sign_in(browser)
-        browser.run_first(LISTEN_FROM_THE_FUTURE)
-        browser.requested()
-        browser.open("/board")
-        browser.type(Keys.TAB, Keys.TAB, "I am typing")
-        asked: list[str] = []
+    browser.run_first(LISTEN_FROM_THE_FUTURE)
+    browser.requested()
+    browser.open("/board")
+    browser.type(Keys.TAB, Keys.TAB, "I am typing")
+    asked: list[str] = []
 
-        def listens_again() -> bool:
-            asked.extend(url.rpartition("/")[2] for url in browser.requested())
-            return len([name for name in asked if name.startswith("events?")]) == 2
+    def listens_again() -> bool:
+        asked.extend(url.rpartition("/")[2] for url in browser.requested())
+        return len([name for name in asked if name.startswith("events?")]) == 2
 
-        wait_until(listens_again, browser)
-        assert asked[:3] == ["board", "events?after=999999999", "board"]
-        others.add("After it")
-        wait_until(lambda: shown(browser) == ["After it", "Hello"], browser)
-        assert typed(browser) == "I am typing"
-        assert browser.complaints() == []
+    wait_until(listens_again, browser)
+    assert asked[:3] == ["board", "events?after=999999999", "board"]
+    others.add("After it")
+    wait_until(lambda: shown(browser) == ["After it", "Hello"], browser)
+    assert typed(browser) == "I am typing"
+    assert browser.complaints() == []
 
 
 def test_hidden_page_catches_up_when_shown(browser: Browser, others: Others) -> None:
@@ -525,7 +521,7 @@ def test_axe_finds_no_violation(browser: Chromium, others: Others, scheme: str, 
 def test_content_fits_the_smallest_screen(daemon: Daemon, others: Others, tmp_path: Path) -> None:
     """WCAG 2.2, 1.4.10 (320 px wide) and 1.4.4 (text twice as large), both at once, and with words too long."""
     with open_chromium(daemon.url, tmp_path / "profile", font_size=32) as browser:
-        sign_in(browser)
+        store_session(browser)
         browser.set_screen(NARROWEST)
         for state in meet_states(browser, others):
             assert (state, browser.width <= NARROWEST[0]) == (state, True)

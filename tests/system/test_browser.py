@@ -6,6 +6,7 @@ The form login, and the page about the API. The board has a module of its own, a
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -60,6 +61,12 @@ def sign_in(browser: Browser) -> None:
     browser.wait_for("/home")
 
 
+def store_session(browser: Browser) -> None:
+    """Have the cookie of a new session, without typing: for tests of something else than the form."""
+    answer = httpx.post(f"{browser.url}/login", data={"username": "alice", "password": PASSWORD})
+    browser.store_session(answer.headers["Set-Cookie"].partition(";")[0])
+
+
 def test_keyboard_signs_in(browser: Browser) -> None:
     sign_in(browser)
     assert "Success: alice" in browser.text
@@ -72,7 +79,7 @@ def test_button_signs_in(browser: Browser) -> None:
 
 
 def test_live_session_redirects_to_home(browser: Browser) -> None:
-    sign_in(browser)
+    store_session(browser)
     browser.open("/")
     assert browser.path == "/home"
 
@@ -106,7 +113,7 @@ def test_form_works_without_javascript(browser: Browser) -> None:
 
 
 def test_button_signs_out(browser: Browser) -> None:
-    sign_in(browser)
+    store_session(browser)
     browser.open("/logout")
     browser.driver.find_element(By.CSS_SELECTOR, "[type=submit]").click()
     browser.wait_for("/")
@@ -117,7 +124,7 @@ def test_button_signs_out(browser: Browser) -> None:
 
 
 def test_get_logout_keeps_the_session(browser: Browser) -> None:
-    sign_in(browser)
+    store_session(browser)
     browser.open("/logout")
     browser.type(Keys.TAB, Keys.TAB, Keys.ENTER)
     browser.wait_for("/home")
@@ -153,53 +160,54 @@ def test_focus_order_follows_the_page(browser: Browser, path: str) -> None:
 @pytest.mark.parametrize("path", [*PAGES, DOCS])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_no_violation(browser: Chromium, path: str, scheme: str) -> None:
+    browser.open(path)
     for size in (DESK, PHONE):
+        browser.set_screen(size)
         for contrast in ("no-preference", "more"):
-            browser.set_screen(size)
             browser.prefer(prefers_color_scheme=scheme, prefers_contrast=contrast)
-            browser.open(path)
             assert browser.find_barriers() == []
 
 
-@pytest.mark.parametrize("font_size", [16, 32])
-def test_content_fits_the_smallest_screen(tmp_path: Path, font_size: int) -> None:
+@pytest.fixture(scope="module", params=[16, 32])
+def font_size(request: pytest.FixtureRequest) -> int:
+    size: int = request.param
+    return size
+
+
+@pytest.fixture(scope="module")
+def narrow(font_size: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     """WCAG 2.2, 1.4.10 (320 px wide) and 1.4.4 (text twice as large), both at once, and with a word too long."""
-    settings = tmp_path / "postd.toml"
-    settings.write_text(f'realm = "{LONGEST_WORD}"\n')
-    with (
-        Daemon(tmp_path, "--config", str(settings), "--users", add_user(tmp_path)) as daemon,
-        open_chromium(daemon.url, tmp_path / "profile", font_size=font_size) as browser,
-    ):
-        browser.set_screen(NARROWEST)
-        for path in PAGES:
-            browser.open(path)
-            assert LONGEST_WORD in browser.text
-            rem = browser.driver.find_element(By.CSS_SELECTOR, "main > p").value_of_css_property("font-size")
-            assert rem == f"{font_size}px"
-            elements = browser.driver.find_elements(By.CSS_SELECTOR, "html, body, body *")
-            for element in elements:
-                assert element.rect["x"] >= 0
-                assert element.rect["x"] + element.rect["width"] <= NARROWEST[0]
-            assert browser.width <= NARROWEST[0]
-
-
-@pytest.mark.parametrize("font_size", [16, 32])
-def test_docs_content_fits_the_smallest_screen(tmp_path: Path, font_size: int) -> None:
-    settings = tmp_path / "postd.toml"
+    folder = tmp_path_factory.mktemp("narrow")
     rule = '["basic", "digest", "session"]'
-    settings.write_text(f'realm = "{LONGEST_WORD}"\n[api]\nread = {rule}\nwrite = {rule}\n')
+    (folder / "postd.toml").write_text(f'realm = "{LONGEST_WORD}"\n[api]\nread = {rule}\nwrite = {rule}\n')
     with (
-        Daemon(tmp_path, "--config", str(settings), "--users", add_user(tmp_path)) as daemon,
-        open_chromium(daemon.url, tmp_path / "profile", font_size=font_size) as browser,
+        Daemon(folder, "--config", "postd.toml", "--users", add_user(folder)) as daemon,
+        open_chromium(daemon.url, folder / "profile", font_size=font_size) as browser,
     ):
         browser.set_screen(NARROWEST)
-        browser.open(DOCS)
-        assert LONGEST_WORD in browser.text
-        assert browser.driver.find_element(By.CSS_SELECTOR, "header > p").value_of_css_property("font-size") == (
-            f"{font_size}px"
-        )
-        assert browser.driver.execute_script(STICKING_OUT) == []
-        assert browser.width <= NARROWEST[0]
+        yield browser
+
+
+def test_content_fits_the_smallest_screen(narrow: Chromium, font_size: int) -> None:
+    for path in PAGES:
+        narrow.open(path)
+        assert LONGEST_WORD in narrow.text
+        rem = narrow.driver.find_element(By.CSS_SELECTOR, "main > p").value_of_css_property("font-size")
+        assert rem == f"{font_size}px"
+        elements = narrow.driver.find_elements(By.CSS_SELECTOR, "html, body, body *")
+        for element in elements:
+            assert element.rect["x"] >= 0
+            assert element.rect["x"] + element.rect["width"] <= NARROWEST[0]
+        assert narrow.width <= NARROWEST[0]
+
+
+def test_docs_content_fits_the_smallest_screen(narrow: Chromium, font_size: int) -> None:
+    narrow.open(DOCS)
+    assert LONGEST_WORD in narrow.text
+    size = narrow.driver.find_element(By.CSS_SELECTOR, "header > p").value_of_css_property("font-size")
+    assert size == f"{font_size}px"
+    assert narrow.driver.execute_script(STICKING_OUT) == []
+    assert narrow.width <= NARROWEST[0]
 
 
 def test_docs_contents_link_each_operation(browser: Browser) -> None:

@@ -10,11 +10,11 @@ from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.integration.daemon import Daemon
-from tests.system.browser import DESK, NARROWEST, PHONE, WAIT_MAX_S, Browser
+from tests.system.browser import DESK, NARROWEST, PHONE, POLL_S, WAIT_MAX_S, Browser
 from tests.system.chromium import Chromium
 from tests.system.test_browser import IN_CHROMIUM, PASSWORD, STICKING_OUT, add_user, sign_in
 
-WINDOW_S = 3
+WINDOW_S = 6
 SETTINGS = f"""
 [api]
 read = ["session"]
@@ -99,7 +99,7 @@ def test_throttled_login_succeeds_after_the_time_that_is_named(browser: Browser)
     fail(browser)
     fail(browser)
     browser.type(PASSWORD, Keys.ENTER)
-    WebDriverWait(browser.driver, WAIT_MAX_S, ignored_exceptions=[WebDriverException]).until(
+    WebDriverWait(browser.driver, WAIT_MAX_S, POLL_S, ignored_exceptions=[WebDriverException]).until(
         lambda _: alert_in(browser).startswith("Too many failed logins")
     )
     words = alert_in(browser).split()

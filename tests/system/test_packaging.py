@@ -160,7 +160,7 @@ def test_image_settings_are_refused_without_write_rule(tmp_path: Path) -> None:
     (tmp_path / "postd.toml").write_text(settings)
     # Not on the port of the settings, which other tests may listen on at the same time.
     (tmp_path / "unused_port.toml").write_text(settings.replace("tcp:8080", "tcp:0"))
-    assert "could write, unencrypted" in refuse_here(tmp_path, "-c", "unused_port.toml")
+    assert "writes are open to other machines, without TLS" in refuse_here(tmp_path, "-c", "unused_port.toml")
     proxied, _, anybody = settings.partition("# or")
     for said in (proxied, f"#{anybody}"):
         (tmp_path / "postd.toml").write_text(re.sub(r"^#   ", "", said, flags=re.MULTILINE))
