@@ -16,9 +16,7 @@ from twisted.internet import endpoints
 from twisted.internet.endpoints import _SystemdParser
 from twisted.internet.interfaces import IAddress, IProtocolFactory
 from twisted.internet.tcp import Port
-from twisted.internet.tcp import Server as TCPServer
 from twisted.internet.unix import Port as UnixPort
-from twisted.internet.unix import Server as UNIXServer
 from twisted.logger import FileLogObserver
 from twisted.protocols.haproxy._exceptions import InvalidProxyHeader
 from twisted.protocols.haproxy._v1parser import V1Parser
@@ -165,63 +163,6 @@ def has_buffered_output(transport: Any) -> bool:
     `dataBuffer` and `offset` are public, the list of the writes since is not.
     """
     return bool(transport._tempDataBuffer) or len(transport.dataBuffer) > transport.offset
-
-
-AT_ONCE_MAX_BYTES = 64 * 1024
-"""How many bytes a connection sends at once after each read: as many as stock Twisted queues before it pauses the
-producer."""
-
-
-class _SendsAtOnce:
-    """Mixin for the server transports of sockets: `write` sends at once as much as the kernel accepts.
-
-    Stock Twisted sends in the next turn of the reactor, after two calls of epoll: 7 of a request's 47 microseconds.
-    Bytes that the kernel does not accept, or refuses with an error, are queued as in stock Twisted. So are bytes beyond
-    `AT_ONCE_MAX_BYTES` since the last read: otherwise the producer of a long response would never be paused as long as
-    its client keeps up, and all other clients would wait for its end.
-    """
-
-    _at_once_left = AT_ONCE_MAX_BYTES
-
-    def doRead(self) -> Any:
-        self._at_once_left = AT_ONCE_MAX_BYTES
-        return super().doRead()  # type: ignore[misc]
-
-    def write(self, data: bytes) -> None:
-        transport: Any = self
-        left = self._at_once_left = self._at_once_left - len(data)
-        # No public name tells how many bytes are queued, or whether this side is closed or closing.
-        if (
-            data
-            and left >= 0
-            and transport.connected
-            and not transport._tempDataBuffer
-            and not transport.dataBuffer
-            and not (transport.disconnecting or transport._writeDisconnecting or transport._writeDisconnected)
-            and not transport.TLS
-            and (transport.producer is None or transport.streamingProducer)  # others wait for the stock way's call
-        ):
-            try:
-                sent = transport.socket.send(data)
-            except OSError:  # the stock way meets it, too
-                sent = 0
-            if sent == len(data):
-                return
-            data = data[sent:]
-        super().write(data)  # type: ignore[misc]
-
-
-class _TCPServer(_SendsAtOnce, TCPServer):
-    """A connection of a TCP port."""
-
-
-class _UNIXServer(_SendsAtOnce, UNIXServer):
-    """A connection of a UNIX port."""
-
-
-def send_at_once(port: Port) -> None:
-    """Set the class of a port's new connections to one that sends at once; Twisted has no option for the class."""
-    port.transport = _UNIXServer if isinstance(port, UnixPort) else _TCPServer
 
 
 NoPushProducer = _NoPushProducer

@@ -20,9 +20,9 @@ from OpenSSL.crypto import X509StoreContext, X509StoreContextError
 from twisted.cred.portal import Portal
 from twisted.internet.abstract import FileDescriptor
 from twisted.internet.address import IPv4Address, IPv6Address
-from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import IPullProducer, IPushProducer
-from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IPushProducer
+from twisted.internet.protocol import Factory
 from twisted.internet.ssl import Certificate, CertificateOptions, platformTrust, trustRootFromCertificates
 from twisted.internet.tcp import Port
 from twisted.internet.testing import MemoryReactor
@@ -35,12 +35,11 @@ from twisted.web.resource import IResource
 from twisted.web.server import Request
 from twisted.web.static import Data
 from twisted.web.test.requesthelper import DummyRequest
-from zope.interface import Interface, implementer
+from zope.interface import Interface
 
 from postd.protect.guard import Realm
 from postd.protocol.http1.head import Head
 from postd.twisted_private import (
-    AT_ONCE_MAX_BYTES,
     PROXY_V2_SIGNATURE,
     AdapterCacheOnDemand,
     AuthSessionWrapper,
@@ -56,7 +55,6 @@ from postd.twisted_private import (
     make_twistd_log_observer,
     parse_proxy,
     release_request,
-    send_at_once,
     systemd_sockets,
     take_adopted_socket,
 )
@@ -403,155 +401,3 @@ def test_classes_have_no_private_name_of_their_foreign_bases(file: Path) -> None
         if inspect.isclass(cls) and cls.__module__ == module.__name__:
             for base in foreign_classes(cls):
                 assert not private_names_of(cls) & private_names_of(base), (cls, base)
-
-
-class SocketReactor:
-    """Notes which transports wait to write; a test calls `doWrite` itself."""
-
-    def __init__(self) -> None:
-        self.writers: list[Any] = []
-
-    def addReader(self, _reader: Any) -> None: ...
-
-    def removeReader(self, _reader: Any) -> None: ...
-
-    def addWriter(self, writer: Any) -> None:
-        self.writers.append(writer)
-
-    def removeWriter(self, _writer: Any) -> None:
-        self.writers.clear()
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    ours, theirs = socket.socketpair()
-    ours.settimeout(0)
-    theirs.settimeout(5)
-    with ours, theirs:
-        yield ours, theirs
-
-
-@pytest.fixture(params=["tcp", "unix"])
-def sender(request: pytest.FixtureRequest, pair: tuple[socket.socket, socket.socket]) -> Any:
-    """The transport of a connection that a port accepts, with a reactor that does nothing by itself."""
-    port: Any = Port(0, Factory()) if request.param == "tcp" else UnixPort(b"/x", Factory())
-    send_at_once(port)
-    transport = port.transport(pair[0], Protocol(), ("127.0.0.1", 1), port, 0, SocketReactor())
-    transport.protocol.makeConnection(transport)
-    return transport
-
-
-class SendAtOnceTests:
-    def test_data_is_sent_in_write(self, sender: Any, pair: tuple[socket.socket, socket.socket]) -> None:
-        sender.write(b"one")
-        sender.writeSequence([b"two"])
-        assert pair[1].recv(10) == b"one"
-        (waiting,) = sender.reactor.writers
-        waiting.doWrite()
-        assert pair[1].recv(10) == b"two"
-        sender.write(b"")
-        assert sender.reactor.writers == []
-
-    def test_only_so_much_is_sent_at_once_for_what_was_read(
-        self, sender: Any, pair: tuple[socket.socket, socket.socket]
-    ) -> None:
-        """A long response to a client that keeps up is sent in several turns of the reactor."""
-
-        def written_at_once() -> int:
-            count = 0
-            sender.write(b"x" * 10_000)
-            while not sender.reactor.writers:
-                count += 1
-                sender.write(b"x" * 10_000)
-            sender.doWrite()
-            pair[1].recv(1_000_000)
-            return count
-
-        assert written_at_once() == AT_ONCE_MAX_BYTES // 10_000
-        assert written_at_once() == 0
-        pair[1].send(b"request")
-        sender.doRead()
-        assert written_at_once() == AT_ONCE_MAX_BYTES // 10_000
-
-    def test_order_is_kept_when_the_kernel_takes_only_a_part(
-        self, sender: Any, pair: tuple[socket.socket, socket.socket]
-    ) -> None:
-        pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        pieces = [bytes([number]) * 25_000 for number in range(20)]
-        sender.write(pieces[0])
-        assert has_buffered_output(sender)  # the rest of it
-        assert len(pair[1].recv(1000)) == 1000
-        for piece in pieces[1:]:
-            sender.write(piece)
-        assert sender.reactor.writers
-        received = bytes(1000)
-        while len(received) < 500_000:
-            received += pair[1].recv(1_000_000)
-            sender.doWrite()
-        assert received == b"".join(pieces)
-        assert not has_buffered_output(sender)
-        assert sender.reactor.writers == []
-
-    def test_streaming_producer_is_paused_by_what_is_queued(
-        self, sender: Any, pair: tuple[socket.socket, socket.socket]
-    ) -> None:
-        calls = []
-
-        @implementer(IPushProducer)
-        class Producer:
-            def pauseProducing(self) -> None:
-                calls.append("pause")
-
-            def resumeProducing(self) -> None:
-                calls.append("resume")
-
-            def stopProducing(self) -> None:
-                calls.append("stop")
-
-        sender.registerProducer(Producer(), streaming=True)
-        sender.write(b"x" * 1000)
-        assert calls == []
-        sender.write(b"x" * 5_000_000)
-        assert calls == ["pause"]
-        while sender.reactor.writers:
-            pair[1].recv(1_000_000)
-            sender.doWrite()
-        assert calls == ["pause", "resume"]
-
-    def test_pull_producer_is_called_by_the_stock_way(
-        self, sender: Any, pair: tuple[socket.socket, socket.socket]
-    ) -> None:
-        @implementer(IPullProducer)
-        class Producer:
-            left = 3
-
-            def resumeProducing(self) -> None:
-                self.left -= 1
-                sender.write(b"piece")
-                if not self.left:
-                    sender.unregisterProducer()
-
-            def stopProducing(self) -> None: ...
-
-        sender.registerProducer(Producer(), streaming=False)
-        while sender.reactor.writers:
-            sender.doWrite()
-        assert pair[1].recv(100) == b"piece" * 3
-
-    def test_closing_follows_what_was_written(self, sender: Any, pair: tuple[socket.socket, socket.socket]) -> None:
-        sender.write(b"last")
-        sender.loseConnection()
-        sender.write(b" words")  # as stock Twisted, which sends it before it closes
-        assert isinstance(sender.doWrite(), ConnectionDone)
-        assert pair[1].recv(100) == b"last words"
-
-    def test_nothing_is_sent_after_the_end(self, sender: Any, pair: tuple[socket.socket, socket.socket]) -> None:
-        sender.loseWriteConnection()
-        sender.doWrite()
-        sender.write(b"x")
-        assert pair[1].recv(10) == b""
-
-    def test_error_is_that_of_the_stock_way(self, sender: Any, pair: tuple[socket.socket, socket.socket]) -> None:
-        pair[1].close()
-        sender.write(b"x")
-        assert isinstance(sender.doWrite(), ConnectionLost)

@@ -207,7 +207,7 @@ class HttpConnection(Protocol):
         return bool(ISSLTransport.providedBy(self.transport))
 
     def write_response(self, head: bytes, headers: Headers | None, body: bytes) -> None:
-        """Write a response, or its beginning, at once; `headers` are fields beside those in `head`."""
+        """Write a response, or its beginning, in one piece; `headers` are fields beside those in `head`."""
         parts = [head]
         if headers is not None:
             parts += [b"%b: %b\r\n" % (name, value) for name, values in headers.getAllRawHeaders() for value in values]

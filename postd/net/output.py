@@ -1,0 +1,185 @@
+"""Output of connections: responses that follow closely are sent together, and long ones take turns.
+
+Departures from stock Twisted:
+
+- Output is sent without asking epoll first whether the socket is writable. Stock Twisted asks for each response, with
+  two system calls, and sends in the next turn of the reactor.
+- Of the responses to requests that are read one closely after the other, the first is sent at once, the others at the
+  end of the turn. Each sent at once would cost more: a client on another core is done with it before the next one is
+  made, and sleeps. Waking it up takes the kernel as long as sending.
+- Long output, which has paused its producer, waits in a queue; `LONG_SENDS_PER_TURN` connections of it send in one
+  turn. Stock Twisted sends for all of them in each turn, and other requests wait meanwhile.
+"""
+
+from collections import deque
+from functools import partial
+from socket import socket
+from typing import Any, Protocol
+
+from twisted.internet.abstract import FileDescriptor
+from twisted.internet.interfaces import IReactorTime
+from twisted.internet.tcp import Server as TCPServer
+from twisted.internet.unix import Port as UnixPort
+from twisted.internet.unix import Server as UNIXServer
+from twisted.logger import Logger
+from twisted.python.failure import Failure
+
+LONG_SENDS_PER_TURN = 8
+"""How many connections with long output send in one turn, each at most 128 KiB (`SEND_LIMIT`): about a millisecond."""
+
+CLOSELY_S = 0.00005
+"""Responses that follow each other within this time are sent together: it takes less to make one for a busy server, and
+more until a single client has sent its next request."""
+
+_log = Logger()
+
+
+class Sender(Protocol):
+    """A connection that sends when its turn comes."""
+
+    @property
+    def producerPaused(self) -> bool:
+        """Whether so much is written that the producer is paused."""
+
+    def send(self) -> None:
+        """Send what is written; it raises no errors."""
+
+
+class OutputQueue:
+    """The connections with output to send; `clock` is the reactor."""
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self._clock = clock
+        self._written: list[Sender] = []  # in this turn
+        self._long: deque[Sender] = deque()
+        self._is_scheduled = False
+        self._last_s = 0.0
+
+    def follows_closely(self) -> bool:
+        """Return whether the last call was less than `CLOSELY_S` ago."""
+        now, last = self._clock.seconds(), self._last_s
+        self._last_s = now
+        return now - last < CLOSELY_S
+
+    def add(self, connection: Sender) -> None:
+        """Let a connection send at the end of this turn, or, if its output is long, when those before it have sent."""
+        self._written.append(connection)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._clock.callLater(0, self._send)
+
+    def _send(self) -> None:
+        self._is_scheduled = False
+        written, self._written = self._written, []
+        for connection in written:
+            if connection.producerPaused:
+                self._long.append(connection)
+            else:
+                connection.send()
+        for _ in range(min(LONG_SENDS_PER_TURN, len(self._long))):
+            self._long.popleft().send()
+        if self._long:
+            self._schedule()
+
+
+class _QueuedOutput(FileDescriptor):
+    """Mixin for the server transports of sockets.
+
+    The reactor waits only for those whose socket has not accepted everything.
+    """
+
+    socket: socket
+    _is_written = False  # there is output to send
+    _is_reading = _is_sending = False
+    _is_polled = False  # the reactor waits until the socket is writable
+
+    def __init__(self, *arguments: Any, queue: OutputQueue) -> None:
+        self._queue = queue
+        super().__init__(*arguments)
+
+    def doRead(self) -> Any:
+        self._is_reading = True
+        try:
+            return super().doRead()
+        finally:
+            self._is_reading = False
+            if self._is_written:
+                self._queue.add(self)
+
+    def write(self, data: bytes) -> None:
+        super().write(data)
+        # Neither a producer is resumed here nor a connection lost: the caller still writes.
+        if (
+            self._is_written
+            and not (self.producerPaused or self._is_sending)
+            and not (self._is_reading and self._queue.follows_closely())
+            and self._send() is not None
+        ):
+            self.startWriting()
+
+    def startWriting(self) -> None:
+        if not (self._is_written or self._is_polled):
+            self._is_written = True
+            if not (self._is_reading or self._is_sending):  # they add it at their end
+                self._queue.add(self)
+
+    def stopWriting(self) -> None:
+        self._is_written = False
+        if self._is_polled:
+            self._is_polled = False
+            super().stopWriting()
+
+    def send(self) -> None:
+        reason = self._send()
+        if reason is not None:
+            self.connectionLost(Failure(reason))
+
+    def _send(self) -> BaseException | None:
+        """Send what is written; return the reason if the connection has to end."""
+        if not (self._is_written and self.connected):
+            return None
+        self._is_written, self._is_sending = False, True
+        try:
+            reason: BaseException | None = self.doWrite()  # by this name: `abortConnection` replaces it
+        except Exception as error:  # noqa: BLE001 - as the reactor does; other connections have to send
+            _log.failure("a connection could not send")
+            reason = error
+        self._is_sending = False
+        if reason is None and self._is_written:  # by its producer
+            self._queue.add(self)
+        elif reason is None and self.dataBuffer:
+            self._is_polled = True
+            super().startWriting()
+        return reason
+
+    def doWrite(self) -> Any:
+        if self._is_sending:
+            return super().doWrite()
+        self.stopWriting()  # the reactor has called this: the socket is writable
+        self.startWriting()
+        return None
+
+    def writeSomeData(self, data: bytes) -> Any:
+        if len(data) > self.SEND_LIMIT:
+            return super().writeSomeData(data)
+        try:
+            return self.socket.send(data)
+        except OSError:  # the stock way meets it, too
+            return super().writeSomeData(data)
+
+
+class _TCPServer(_QueuedOutput, TCPServer):
+    """A connection of a TCP port."""
+
+
+class _UNIXServer(_QueuedOutput, UNIXServer):
+    """A connection of a UNIX port."""
+
+
+def queue_output(port: Any, clock: IReactorTime) -> None:
+    """Let the new connections of a port send by a queue. Twisted has no option for their class."""
+    kind = _UNIXServer if isinstance(port, UnixPort) else _TCPServer
+    port.transport = partial(kind, queue=OutputQueue(clock))
