@@ -35,7 +35,7 @@ def browser(one_browser: Browser) -> Iterator[Browser]:
 @pytest.mark.parametrize("scheme", ["basic", "digest"])
 def test_browser_dialog_signs_in_once(browser: Browser, scheme: str) -> None:
     browser.open_with_credentials(f"/{scheme}?dismissed", None)
-    assert browser.text.startswith("Unauthorized\nCredentials are required. Reload this page")
+    assert browser.text.startswith("postd\nUnauthorized\nCredentials are required. Reload this page")
     browser.open_with_credentials(f"/{scheme}", ("alice", "wrong"), ("alice", PASSWORD))
     assert browser.text == "Success: alice"
     browser.open(f"/{scheme}?again")
