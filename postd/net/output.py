@@ -17,7 +17,7 @@ from socket import socket
 from typing import Any, Protocol
 
 from twisted.internet.abstract import FileDescriptor
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.internet.tcp import Server as TCPServer
 from twisted.internet.unix import Port as UnixPort
 from twisted.internet.unix import Server as UNIXServer
@@ -26,6 +26,13 @@ from twisted.python.failure import Failure
 
 LONG_SENDS_PER_TURN = 8
 """How many connections with long output send in one turn, each at most 128 KiB (`SEND_LIMIT`): about a millisecond."""
+
+AT_ONCE_MAX_BYTES = 64 * 1024
+"""How much a connection sends at once between two reads, or two sends by the queue: as much as stock Twisted queues
+before it pauses the producer. Otherwise a long response would be sent in one turn to a client that keeps up."""
+
+HELD_MAX_BYTES = 1024 * 1024
+"""How much output of all connections is held until the end of the turn."""
 
 CLOSELY_S = 0.00005
 """Responses that follow each other within this time are sent together: it takes less to make one for a busy server, and
@@ -52,14 +59,20 @@ class OutputQueue:
         self._clock = clock
         self._written: list[Sender] = []  # in this turn
         self._long: deque[Sender] = deque()
-        self._is_scheduled = False
+        self._held_bytes = 0
+        self._sending: IDelayedCall | None = None
         self._last_s = 0.0
 
-    def follows_closely(self) -> bool:
-        """Return whether the last call was less than `CLOSELY_S` ago."""
+    def hold(self, length: int) -> bool:
+        """Return whether to hold a response of this length in bytes: the last call was less than `CLOSELY_S` ago."""
         now, last = self._clock.seconds(), self._last_s
         self._last_s = now
-        return now - last < CLOSELY_S
+        if now < last and self._sending is not None:  # the clock was set back, and the call would come as much later
+            self._sending.reset(0)
+        if not 0 <= now - last < CLOSELY_S or self._held_bytes + length > HELD_MAX_BYTES:
+            return False
+        self._held_bytes += length
+        return True
 
     def add(self, connection: Sender) -> None:
         """Let a connection send at the end of this turn, or, if its output is long, when those before it have sent."""
@@ -67,12 +80,11 @@ class OutputQueue:
         self._schedule()
 
     def _schedule(self) -> None:
-        if not self._is_scheduled:
-            self._is_scheduled = True
-            self._clock.callLater(0, self._send)
+        if self._sending is None:
+            self._sending = self._clock.callLater(0, self._send)
 
     def _send(self) -> None:
-        self._is_scheduled = False
+        self._sending, self._held_bytes = None, 0
         written, self._written = self._written, []
         for connection in written:
             if connection.producerPaused:
@@ -86,14 +98,17 @@ class OutputQueue:
 
 
 class _QueuedOutput(FileDescriptor):
-    """Mixin for the server transports of sockets.
+    """Mixin for the server transports of sockets: `write` sends at once, or adds the connection to the queue.
 
     The reactor waits only for those whose socket has not accepted everything.
     """
 
     socket: socket
-    _is_written = False  # there is output to send
+    TLS: bool
+    _at_once_left = AT_ONCE_MAX_BYTES
     _is_reading = _is_sending = False
+    _is_written = False  # there is output to send, or the end of it
+    _is_queued = False
     _is_polled = False  # the reactor waits until the socket is writable
 
     def __init__(self, *arguments: Any, queue: OutputQueue) -> None:
@@ -101,29 +116,42 @@ class _QueuedOutput(FileDescriptor):
         super().__init__(*arguments)
 
     def doRead(self) -> Any:
+        self._at_once_left = AT_ONCE_MAX_BYTES
         self._is_reading = True
         try:
             return super().doRead()
         finally:
             self._is_reading = False
-            if self._is_written:
-                self._queue.add(self)
 
     def write(self, data: bytes) -> None:
-        super().write(data)
-        # Neither a producer is resumed here nor a connection lost: the caller still writes.
+        left = self._at_once_left = self._at_once_left - len(data)
         if (
-            self._is_written
-            and not (self.producerPaused or self._is_sending)
-            and not (self._is_reading and self._queue.follows_closely())
-            and self._send() is not None
+            left >= 0
+            and data
+            and not (self._is_written or self._is_polled or self._is_sending)
+            and not (self._is_reading and self._queue.hold(len(data)))
+            and self.connected
+            and not (self.disconnecting or self.TLS)
+            and (self.producer is None or self.streamingProducer)  # others wait for a call after each piece
         ):
-            self.startWriting()
+            try:
+                sent = self.socket.send(data)
+            except OSError:  # `doWrite` meets it, too
+                sent = 0
+            if sent == len(data):
+                return
+            data = data[sent:]
+        super().write(data)
+
+    def abortConnection(self) -> None:
+        self._at_once_left = 0
+        super().abortConnection()  # type: ignore[misc]  # of the transports that this is mixed in
 
     def startWriting(self) -> None:
-        if not (self._is_written or self._is_polled):
+        if not self._is_polled:
             self._is_written = True
-            if not (self._is_reading or self._is_sending):  # they add it at their end
+            if not self._is_queued:
+                self._is_queued = True
                 self._queue.add(self)
 
     def stopWriting(self) -> None:
@@ -133,27 +161,26 @@ class _QueuedOutput(FileDescriptor):
             super().stopWriting()
 
     def send(self) -> None:
-        reason = self._send()
-        if reason is not None:
-            self.connectionLost(Failure(reason))
-
-    def _send(self) -> BaseException | None:
-        """Send what is written; return the reason if the connection has to end."""
+        self._is_queued = False
         if not (self._is_written and self.connected):
-            return None
+            return
         self._is_written, self._is_sending = False, True
+        self._at_once_left = AT_ONCE_MAX_BYTES
+        # An error ends this connection, as in the reactor; others have to send.
         try:
-            reason: BaseException | None = self.doWrite()  # by this name: `abortConnection` replaces it
-        except Exception as error:  # noqa: BLE001 - as the reactor does; other connections have to send
+            reason = self.doWrite()  # by this name: `abortConnection` replaces it
+        except Exception as error:  # noqa: BLE001 - of the producer
             _log.failure("a connection could not send")
             reason = error
         self._is_sending = False
-        if reason is None and self._is_written:  # by its producer
-            self._queue.add(self)
-        elif reason is None and self.dataBuffer:
+        if reason is not None:
+            try:
+                self.connectionLost(Failure(reason))
+            except Exception:  # noqa: BLE001 - of the protocol
+                _log.failure("a connection could not be closed")
+        elif self.dataBuffer and not self._is_written:
             self._is_polled = True
             super().startWriting()
-        return reason
 
     def doWrite(self) -> Any:
         if self._is_sending:

@@ -3,6 +3,7 @@
 import select
 import socket
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,7 +16,14 @@ from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from postd.net.output import CLOSELY_S, LONG_SENDS_PER_TURN, OutputQueue, queue_output
+from postd.net.output import (
+    AT_ONCE_MAX_BYTES,
+    CLOSELY_S,
+    HELD_MAX_BYTES,
+    LONG_SENDS_PER_TURN,
+    OutputQueue,
+    queue_output,
+)
 from postd.twisted_private import has_buffered_output
 
 Pair = tuple[socket.socket, socket.socket]
@@ -26,14 +34,16 @@ class TurnClock:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self.resets: list[float] = []
         self.now_s = 1000.0
 
     def seconds(self) -> float:
         return self.now_s
 
-    def callLater(self, delay: float, function: Callable[..., Any], *arguments: Any) -> None:
+    def callLater(self, delay: float, function: Callable[..., Any], *arguments: Any) -> Any:
         assert delay == 0
         self.calls.append((function, arguments))
+        return SimpleNamespace(reset=lambda _: self.resets.append(self.now_s))
 
     def end_turn(self) -> None:
         calls, self.calls = self.calls, []
@@ -130,6 +140,7 @@ def test_output_is_sent_at_once(sender: Any, pair: Pair) -> None:
     sender.write(b"one")
     assert pair[1].recv(20) == b"one"
     sender.write(b"")
+    assert sender.reactor.calls == []
     sender.writeSequence([b"two", b"three"])
     end_turn(sender)
     assert pair[1].recv(20) == b"twothree"
@@ -150,10 +161,30 @@ def test_responses_that_follow_closely_are_sent_at_the_end_of_the_turn(sender: A
     assert pair[1].recv(20) == b"four"
 
 
+def test_only_so_much_is_sent_at_once_between_reads(sender: Any, pair: Pair) -> None:
+    """A long response to a client that keeps up is sent in several turns of the reactor."""
+
+    def written_at_once() -> int:
+        count = 0
+        sender.write(b"x" * 10_000)
+        while not sender.reactor.calls:
+            count += 1
+            sender.write(b"x" * 10_000)
+            while is_readable(pair[1]):
+                pair[1].recv(1_000_000)
+        return count
+
+    assert written_at_once() == AT_ONCE_MAX_BYTES // 10_000
+    assert written_at_once() == 0
+    end_turn(sender)
+    assert written_at_once() == AT_ONCE_MAX_BYTES // 10_000
+
+
 def test_order_is_kept_when_the_kernel_accepts_only_a_part(sender: Any, pair: Pair) -> None:
     pair[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
     pieces = [bytes([number]) * 25_000 for number in range(20)]
     sender.write(pieces[0])
+    end_turn(sender)
     assert sender.reactor.writers == [sender]
     assert has_buffered_output(sender)  # the rest of it
     assert len(pair[1].recv(1000)) == 1000
@@ -261,6 +292,24 @@ def test_failing_producer_ends_its_connection_only(sender: Any) -> None:
     assert [event["log_failure"].type for event in events] == [RuntimeError]
 
 
+def test_failing_protocol_does_not_stop_other_connections(sender: Any, pair: Pair) -> None:
+    class FailingProtocol(Protocol):
+        def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]  # without its default
+            raise RuntimeError("of the protocol")
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        port = sender.server
+        failing = port.transport(ours, FailingProtocol(), ("127.0.0.1", 1), port, 0, sender.reactor)
+        failing.protocol.makeConnection(failing)
+        failing.loseConnection()
+        sender.loseWriteConnection()
+        with capturedLogs() as events:
+            end_turn(sender)
+    assert pair[1].recv(10) == b""
+    assert [event["log_failure"].type for event in events] == [RuntimeError]
+
+
 class FakeSender:
     def __init__(self, sent: list[str], name: str, queue: OutputQueue, *, producerPaused: bool = False) -> None:
         self._sent, self._name, self._queue = sent, name, queue
@@ -293,3 +342,22 @@ class OutputQueueTests:
         assert len(clock.calls) == 1
         clock.end_turn()
         assert clock.calls == []
+
+    def test_only_so_much_is_held(self) -> None:
+        """Thousands of connections may be read in one turn."""
+        clock, sent = TurnClock(), list[str]()
+        queue = OutputQueue(cast(IReactorTime, clock))
+        assert [queue.hold(HELD_MAX_BYTES), queue.hold(HELD_MAX_BYTES), queue.hold(1)] == [False, True, False]
+        queue.add(FakeSender(sent, "one", queue))
+        clock.end_turn()
+        assert queue.hold(1)
+
+    def test_output_does_not_wait_until_a_clock_that_was_set_back_has_caught_up(self) -> None:
+        clock, sent = TurnClock(), list[str]()
+        queue = OutputQueue(cast(IReactorTime, clock))
+        assert [queue.hold(1), queue.hold(1)] == [False, True]
+        queue.add(FakeSender(sent, "one", queue))
+        assert clock.resets == []
+        clock.now_s -= 3600
+        assert not queue.hold(1)
+        assert clock.resets == [clock.now_s]
