@@ -51,10 +51,18 @@ def make_token(options: argparse.Namespace, **claims: Any) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--audience", default=AUDIENCE)
-    parser.add_argument("--bind")
-    parser.add_argument("scope", nargs="*", default=["post:read", "post:write"])
+    parser = argparse.ArgumentParser(
+        description=f"Run an issuer at {ISSUER} to try postd with; write an access token to the file token."
+    )
+    parser.add_argument("--audience", metavar="URL", default=AUDIENCE, help="aud of the token (default: %(default)s)")
+    parser.add_argument(
+        "--bind",
+        metavar="THUMBPRINT",
+        help="write another token to the file bound, bound to the key with this thumbprint",
+    )
+    parser.add_argument(
+        "scope", metavar="SCOPE", nargs="*", default=["post:read", "post:write"], help="default: post:read post:write"
+    )
     options = parser.parse_args()
     with HTTPServer(("127.0.0.1", 9000), Handler) as server:
         Path("token").write_text(make_token(options))

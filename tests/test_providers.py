@@ -220,8 +220,8 @@ def test_id_token_is_refused(form: Form, issuer: Issuer, clock: Clock) -> None:
 
 
 def reason_texts() -> list[str]:
-    """Return the texts of the source that the reasons of refused tokens consist of."""
-    files = (ROOT / "postd/protocol/jwt.py", ROOT / "postd/auth/bearer.py")
+    """Return the texts of the source that the reasons of refused tokens and documents consist of."""
+    files = (ROOT / "postd/protocol/jwt.py", ROOT / "postd/auth/bearer.py", ROOT / "postd/protocol/discovery.py")
     nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
     texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     return [text for text in texts if len(text) >= len(" is missing")]

@@ -14,8 +14,8 @@ process can be ahead of the store by one failure: with W workers and nodes at mo
 verified. This requires that a store executes the writes of a process in order, and that the clocks of nodes differ by
 less than `RESERVATION_TTL_S`.
 
-The reason of a refusal is for the log, and given once in `NOTE_S` for each limit that is reached: a client that goes on
-adds no more lines, while the access log has each of its requests.
+The error of a refusal has a reason for the log once in `NOTE_S` for each key: a client that goes on adds no more lines.
+The access log has each of its requests.
 """
 
 import math
@@ -49,10 +49,10 @@ POLL_INTERVAL_S = 0.25
 """How often a waiting attempt reads the counts again, for changes by other workers and nodes."""
 
 NOTE_S = 60
-"""How long after the reason of a refusal was given no other is given for the same key, in seconds."""
+"""The least time between two refusals of a key that have a reason, in seconds."""
 
 NOTED_MAX = 1024
-"""How many keys with a reason given are remembered, the latest ones."""
+"""How many keys that a reason was given for are remembered, the latest ones."""
 
 WAKE_BATCH = 50
 """How many waiting attempts are resumed in one turn of the reactor."""
@@ -257,16 +257,16 @@ class Throttle:
                 exhausted = key
         if reached:
             wait_s, last = max(reached)
-            raise self._refusal(last, max(1, math.ceil(wait_s)))
+            raise self._refusal(last, max(1, math.ceil(wait_s)), "too many failures")
         return exhausted
 
-    def _refusal(self, key: bytes, retry_after_s: int) -> TooManyFailuresError:
+    def _refusal(self, key: bytes, retry_after_s: int, why: str) -> TooManyFailuresError:
         now = self._clock.seconds()
         if self._noted.get(key, now):
             return TooManyFailuresError(retry_after_s)
         self._noted.put(key, True, since=now, until=now + NOTE_S)  # noqa: FBT003 - a value
         kind = key[:1]
-        return TooManyFailuresError(retry_after_s, f"too many failures ({_SETTINGS[kind]} = {self._limits[kind]})")
+        return TooManyFailuresError(retry_after_s, f"{why} ({_SETTINGS[kind]} = {self._limits[kind]})")
 
     def _next_expiry(self, found: Failures, key: bytes) -> float:
         unstored = self._unstored_by_key.get(key)
@@ -333,7 +333,7 @@ class Throttle:
         """
         left_s = deadline - self._clock.seconds()
         if left_s <= 0:
-            raise self._refusal(key, 1)
+            raise self._refusal(key, 1, "too many attempts in progress")
         waiter: Deferred[None] = Deferred()
         waiting = self._waiting.setdefault(key, {})
         waiting[waiter] = None

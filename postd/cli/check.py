@@ -117,7 +117,7 @@ def _check_hosts(loaded: LoadedSettings) -> _Lines:
                 local = is_loopback_only(description)
                 hosts = describe_hosts(settings, local=bool(local), admin=admin)
                 if local is None and hosts != (on_loopback := describe_hosts(settings, local=True, admin=admin)):
-                    hosts = f"{hosts}, or if the socket is on loopback for {on_loopback}"
+                    hosts = f"{hosts}; if its socket is on loopback, only for {on_loopback}"
                 yield True, f"{description} answers requests for {hosts}"
 
 

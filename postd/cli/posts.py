@@ -24,6 +24,7 @@ from postd.client import (
     Reset,
     load_dpop_key,
 )
+from postd.client.auth import check_encrypted
 from postd.client.posts import check_server_url
 from postd.errors import ConfigError, printable
 from postd.model import POST_ID_MAX
@@ -34,7 +35,7 @@ _TEXT_MAX_BYTES = 64 * 1024
 _PAGE = 1000
 
 _POST_ID = click.IntRange(1, POST_ID_MAX)
-_NAMED: Mapping[str, Callable[[str, str], Auth]] = {"basic": Basic, "digest": Digest, "login": FormLogin}
+_NAMED: Mapping[str, type[Basic | Digest | FormLogin]] = {"basic": Basic, "digest": Digest, "login": FormLogin}
 
 
 def _check_url(_: object, __: object, url: str) -> str:
@@ -111,7 +112,7 @@ def _with_server(command: Callable[..., None]) -> Callable[..., None]:
     def with_options(*, url: str, as_json: bool, **arguments: Any) -> None:
         names = [*_NAMED, "password_stdin", "bearer_file", *_CREDENTIALS, "dpop_key"]
         given = {name: value for name in names if (value := arguments.pop(name)) not in {None, False}}
-        command(server=_Client(url, _make_auth(given), as_json=as_json), **arguments)
+        command(server=_Client(url, _make_auth(given, url), as_json=as_json), **arguments)
 
     decorated: Callable[..., None] = with_options
     for option in reversed(_OPTIONS):
@@ -122,11 +123,12 @@ def _with_server(command: Callable[..., None]) -> Callable[..., None]:
 _CREDENTIALS = ("client_credentials", "client_id", "client_secret_file", "scope", "resource")
 
 
-def _make_auth(given: dict[str, Any]) -> Auth | None:
+def _make_auth(given: dict[str, Any], url: str) -> Auth | None:
     """Return the credentials that the options name.
 
     Raises:
         click.UsageError: the options contradict each other.
+        ConfigError: the password would be sent in clear text to `url`.
     """
     methods = [name for name in (*_NAMED, "bearer_file", "client_credentials") if name in given]
     if len(methods) > 1:
@@ -141,6 +143,7 @@ def _make_auth(given: dict[str, Any]) -> Auth | None:
         raise click.UsageError("--dpop-key goes with --bearer-file or --client-credentials")
     if method in _NAMED:
         user = given[method]
+        check_encrypted(url, _NAMED[method])  # before the password is asked for
         return _NAMED[method](user, read_password() if "password_stdin" in given else ask_password(user))
     if method:
         source = _make_token_source(given)

@@ -32,7 +32,7 @@ def add_user(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> None
     The user file is created, with mode 0600, if it does not exist.
     """
 
-    def check_absent(name: str, accounts: Mapping[str, Account]) -> None:
+    def check_absent(name: str, accounts: Mapping[str, Account], _: Path) -> None:
         if name in accounts:
             raise click.ClickException(f"user {name!r} exists already; {_passwd(name)} sets a new password")
 
@@ -57,7 +57,7 @@ def remove_user(*, loaded: LoadedSettings, name: str) -> None:
     name = require_valid("the name", check_name, name)
 
     def remove(content: bytes, accounts: Mapping[str, Account]) -> bytes:
-        _check_present(name, accounts)
+        _check_present(name, accounts, file)
         return remove_account(content, name)
 
     _edit_file(file, remove, f"{printable(name)}: removed")
@@ -103,13 +103,13 @@ def _set_password(
     name: str,
     *,
     password_stdin: bool,
-    check: Callable[[str, Mapping[str, Account]], None],
+    check: Callable[[str, Mapping[str, Account], Path], None],
     done: str,
 ) -> None:
     file = _user_file(settings)
     name = require_valid("the name", check_name, name)
     # Before the password is asked for; the check under the lock decides.
-    check(name, decode_users(load_user_file(file) or b"", str(file)))
+    check(name, decode_users(load_user_file(file) or b"", str(file)), file)
     password = read_password() if password_stdin else ask_password(name, twice=True)
     try:
         account = make_account(name, password, settings.realm)
@@ -117,7 +117,7 @@ def _set_password(
         raise click.ClickException(str(error)) from None
 
     def change(content: bytes, accounts: Mapping[str, Account]) -> bytes:
-        check(name, accounts)
+        check(name, accounts, file)
         return set_account(content, account)
 
     _edit_file(file, change, f'{printable(name)}: {done}; Digest works in the realm "{settings.realm}"')
@@ -129,9 +129,10 @@ def _user_file(settings: Settings) -> Path:
     return Path(settings.users)
 
 
-def _check_present(name: str, accounts: Mapping[str, Account]) -> None:
+def _check_present(name: str, accounts: Mapping[str, Account], file: Path) -> None:
     if name not in accounts:
-        raise click.ClickException(f"user {name!r} does not exist")
+        missing = "" if file.exists() else f"; {printable(str(file))} does not exist yet"
+        raise click.ClickException(f"user {name!r} does not exist{missing}")
 
 
 def _edit_file(file: Path, change: Callable[[bytes, Mapping[str, Account]], bytes], done: str) -> None:

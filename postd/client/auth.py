@@ -122,12 +122,8 @@ class AuthClient(HTTPClient):
         agent: IAgent | None = None,
     ) -> None:
         self.origin = origin_of(url)
-        scheme, host = urlsplit(self.origin).scheme, urlsplit(self.origin).hostname or ""
-        sends_secret = auth is not None and not isinstance(auth, Digest)
-        if sends_secret and scheme != "https" and not is_loopback(host) and not plaintext:
-            raise ConfigError(
-                self.origin, f"{type(auth).__name__} would be sent in clear text; use an https URL, or Digest"
-            )
+        if auth is not None and not plaintext:
+            check_encrypted(self.origin, type(auth))
         reactor = cast("IReactor", reactor)
         # The pool would repeat a request as it is, with the same proof.
         is_single_use = isinstance(auth, DPoP)
@@ -154,6 +150,17 @@ class AuthClient(HTTPClient):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+def check_encrypted(url: str, kind: type[Auth]) -> None:
+    """Check that credentials of a kind would not be sent in clear text to another machine.
+
+    Raises:
+        ConfigError: they would be, or `url` is no http or https URL.
+    """
+    origin = urlsplit(origin_of(url))
+    if not issubclass(kind, Digest) and origin.scheme != "https" and not is_loopback(origin.hostname or ""):
+        raise ConfigError(origin.geturl(), f"{kind.__name__} would be sent in clear text; use an https URL, or Digest")
 
 
 def _make_authenticator(auth: Auth, origin: str, agent: IAgent, reactor: IReactor, ca_file: str) -> Authenticator:

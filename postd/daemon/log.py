@@ -35,6 +35,9 @@ from zope.interface import implementer
 ACCESS_NAMESPACE = "postd.access"
 """The namespace of the access log; `lines` of its events are complete lines, the last without its line feed."""
 
+NO_FOLDER = "its folder does not exist"
+"""Why a log file cannot be created, in place of "No such file or directory"."""
+
 LINE_MAX_BYTES = 4096
 """The longest line, with its line feed, in UTF-8."""
 
@@ -153,7 +156,7 @@ def file_problem(path: str) -> str:
     if file.exists():
         return "" if os.access(file, os.W_OK) else os.strerror(errno.EACCES)
     if not file.parent.is_dir():
-        return os.strerror(errno.ENOENT)
+        return NO_FOLDER
     return "" if os.access(file.parent, os.W_OK | os.X_OK) else os.strerror(errno.EACCES)
 
 

@@ -19,7 +19,7 @@ from twisted.python.components import Componentized
 from twisted.python.logfile import LogFile
 
 import postd
-from postd.daemon.log import FORMATS, AppendedFile, reopen_rotated
+from postd.daemon.log import FORMATS, NO_FOLDER, AppendedFile, reopen_rotated
 from postd.daemon.startup import startup_imports
 from postd.errors import ConfigError
 from postd.reactor import IReactor
@@ -116,6 +116,8 @@ class _Daemon(MultiService):
         if log.file:
             try:
                 self._file = AppendedFile(log.file, self._format)
+            except FileNotFoundError:
+                raise ConfigError(f"{where}.file", f"{log.file}: {NO_FOLDER}") from None
             except (OSError, ValueError) as error:
                 raise ConfigError(f"{where}.file", f"{log.file}: {getattr(error, 'strerror', error)}") from None
         if twistd.get("logger") and log.file:

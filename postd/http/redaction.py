@@ -38,7 +38,8 @@ _PARAMETER = re.compile(rb"(?:after|before|limit)=[0-9]{1,16}")
 # A label of 25 characters or more could be a token, and is rare in host names.
 _LABEL = rb"[a-z0-9-]{1,24}"
 _ORIGIN = re.compile(rb"https?://(?:%b(?:\.%b){0,5}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?" % (_LABEL, _LABEL))
-_PRODUCT = re.compile(rb"[A-Za-z-]{1,24}/[0-9]{1,8}(?:\.[0-9]{1,8}){0,4}")
+# postd's own client sends no version.
+_PRODUCT = re.compile(rb"postd|[A-Za-z-]{1,24}/[0-9]{1,8}(?:\.[0-9]{1,8}){0,4}")
 _QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
 
 
@@ -94,7 +95,7 @@ def show_referer(referer: bytes) -> str:
 
 
 def show_agent(agent: bytes) -> str:
-    """Return the products of a `User-Agent` (RFC 9110 §10.1.5: `curl/8.14.1`) and the length of the rest."""
+    """Return the products of a `User-Agent` (RFC 9110 §10.1.5: `curl/8.14.1`, `postd`) and the length of the rest."""
     words = agent[:AGENT_MAX_BYTES].split(b" ")
     if len(agent) > AGENT_MAX_BYTES:
         words.pop()  # it may be truncated

@@ -22,8 +22,8 @@ UNIX_MODE = "660"
 
 
 def is_loopback_only(description: str) -> bool | None:
-    """Predict `Listener.loopback_only` of an endpoint before it is bound; None for a socket of systemd."""
-    if is_proxied(description) or kinds_of(description)[-1] == "unix":
+    """Predict `Listener.loopback_only` of an endpoint before it is bound; None for a port of systemd."""
+    if is_proxied(description) or kinds_of(description)[-1] == "unix" or "domain=UNIX" in _split(description, ":"):
         return False
     return None if is_systemd(description) else names_loopback(description)
 

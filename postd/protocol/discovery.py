@@ -18,6 +18,7 @@ FRESH_DEFAULT_S = 300.0
 FRESH_MIN_S, FRESH_MAX_S = 60.0, 86_400.0
 
 _PRINTABLE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # no space, no quote, no backslash
+_SHOWN_ISSUER = re.compile(r"https?://[\x21\x23-\x5b\x5d-\x7e]{1,200}")
 _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _DIRECTIVE = re.compile(r'([a-z-]+)(?:=(?:"([^"]*)"|([^\s",]*)))?')
 
@@ -74,7 +75,10 @@ def decode_document(content: bytes, issuer: str) -> Mapping[str, Any]:
     except orjson.JSONDecodeError:
         raise MetadataError("the document is not JSON") from None
     if not isinstance(document, dict) or document.get("issuer") != issuer:
-        raise MetadataError("the document is not this issuer's: its issuer has to be the same to the byte")
+        found = document.get("issuer") if isinstance(document, dict) else None
+        # Of a document from the network only what looks like a URL is shown.
+        named = f'"{found}", ' if isinstance(found, str) and _SHOWN_ISSUER.fullmatch(found) else ""
+        raise MetadataError(f'the document is not this issuer\'s: its issuer is {named}not "{issuer}"')
     return document
 
 

@@ -183,7 +183,7 @@ def refuse_unknown(table: Mapping[str, Any], struct: type[Struct], name: str, pa
         table: values, as in TOML.
         struct: has the known keys.
         name: stands before a key in the error.
-        path: the keys that lead to the table, each followed by a dot.
+        path: the keys that lead to the table, each followed by a dot; `bearer[0].` for a table of a list.
 
     Raises:
         ConfigError: a key is unknown.
@@ -195,13 +195,16 @@ def refuse_unknown(table: Mapping[str, Any], struct: type[Struct], name: str, pa
         if key not in fields:
             near = difflib.get_close_matches(key, fields, n=1)
             meant = f" (did you mean {near[0]!r}?)" if near else ""
-            inside = f"in [{path.rstrip('.')}]" if path else "at the top level"
+            section = re.sub(r"\[[0-9]+\]", "", path).rstrip(".")
+            inside = f"in [{section}]" if path else "at the top level"
             raise ConfigError(f"{name}: {path}{key}", f"unknown key{meant}; allowed {inside}: {', '.join(fields)}")
         for inner in (fields[key].type, *get_args(fields[key].type)):
             if isinstance(inner, type) and issubclass(inner, Struct):
-                for one in value if isinstance(value, list) else [value]:
+                listed = value if isinstance(value, list) else [value]
+                for number, one in enumerate(listed):
                     if isinstance(one, dict):
-                        refuse_unknown(one, inner, name, f"{path}{key}.")
+                        at = f"[{number}]" if listed is value else ""
+                        refuse_unknown(one, inner, name, f"{path}{key}{at}.")
 
 
 def decode_table(values: Mapping[str, Any], kind: type[StructT], name: str) -> StructT:

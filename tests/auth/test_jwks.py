@@ -689,7 +689,7 @@ class DiscoveryTests:
             discovering.network.next(OAUTH).fail(UNUSABLE)
         (line,) = texts(events)
         assert line.startswith(f"no keys: {OPENID}: ")
-        assert "elsewhere" not in line
+        assert f'its issuer is "https://elsewhere.example", not "{ISSUER}"; {OAUTH}: ' in line
 
     def test_issuer_that_becomes_unreachable_between_the_documents(self, discovering: World) -> None:
         with capturedLogs() as events:

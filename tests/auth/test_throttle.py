@@ -294,7 +294,7 @@ class ThrottleTests:
             api.clock.advance(WAIT_MAX_S / 20)
         with pytest.raises(TooManyFailuresError) as caught:
             result_of(behind)
-        assert caught.value.retry_after_s == 1
+        assert (caught.value.retry_after_s, caught.value.why) == (1, "too many attempts in progress (failures = 1)")
 
     def test_reservation_released_by_another_worker_is_noticed(self, api: InMemoryApi) -> None:
         one, other = self.make(api, failures=1), self.make(api, failures=1)

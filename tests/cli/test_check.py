@@ -153,7 +153,7 @@ def test_unusable_listeners_are_reported(folder: Path) -> None:
     (folder / "postd.toml").write_text('listen = ["tcp:1"]\n[admin]\nlisten = ["tcp:1"]')
     assert check("-c", "postd.toml")[2] == "postd: postd.toml: admin.listen[0]: tcp:1 occurs twice\n"
     (folder / "postd.toml").write_text('[log]\nfile = "nowhere/log"')
-    words = f"postd.toml: log.file: {folder}/nowhere/log: No such file or directory"
+    words = f"postd.toml: log.file: {folder}/nowhere/log: its folder does not exist"
     assert check("-c", "postd.toml")[1][0] == f"settings: {words}"
     for listen in (
         "tcp:8080:interface=127.0.0.1",
@@ -170,6 +170,7 @@ def test_hosts_of_each_listener_are_shown(folder: Path) -> None:
     local = "localhost, *.localhost, loopback addresses"
     loopback = "tcp:1:interface=127.0.0.1"
     endpoints = [loopback, "unix:a.sock", "haproxy:tcp:2:interface=127.0.0.1", "systemd:domain=INET:index=0"]
+    endpoints.append("systemd:domain=UNIX:name=http")
     listen = f'listen = {endpoints}\n[admin]\nlisten = ["tcp:3:interface=127.0.0.1"]\n'
 
     def hosts_lines(settings: str) -> list[str]:
@@ -178,11 +179,11 @@ def test_hosts_of_each_listener_are_shown(folder: Path) -> None:
         assert status == 0
         return [line.partition(" answers requests for ")[2] for line in lines if line.startswith("hosts: ok, ")]
 
-    on_loopback = f"or if the socket is on loopback for {local}"
-    assert hosts_lines("") == [local, "any host", "any host", f"any host, {on_loopback}", local]
-    assert hosts_lines('hosts = ["*"]\n') == ["any host"] * 5
+    on_loopback = f"if its socket is on loopback, only for {local}"
+    assert hosts_lines("") == [local, "any host", "any host", f"any host; {on_loopback}", "any host", local]
+    assert hosts_lines('hosts = ["*"]\n') == ["any host"] * 6
     listed = hosts_lines('hosts = ["Posts.Example", "::1"]\npublic_url = "https://public.example:8443"\n')
-    assert listed == [*["posts.example, ::1, public.example"] * 4, f"{local}, posts.example, ::1, public.example"]
+    assert listed == [*["posts.example, ::1, public.example"] * 5, f"{local}, posts.example, ::1, public.example"]
     proxied = hosts_lines('trusted_proxies = ["127.0.0.1"]\npublic_url = "https://posts.example"\n')
     assert proxied[0] == f"{local}, posts.example; for any host from trusted proxies"
 

@@ -64,6 +64,13 @@ def test_password_without_terminal_names_the_option() -> None:
     assert "control character" in refusal("list", "--digest", "a", "--password-stdin", status=1, stdin=b"x\0\n")
 
 
+def test_password_in_clear_text_is_refused_before_the_prompt() -> None:
+    for option, kind in (("--basic", "Basic"), ("--login", "FormLogin")):
+        why = f"http://192.0.2.1: {kind} would be sent in clear text; use an https URL, or Digest"
+        assert refusal("list", option, "alice", "--url", "http://192.0.2.1", status=1) == why
+    assert "give --password-stdin" in refusal("list", "--digest", "alice", "--url", "http://192.0.2.1", status=1)
+
+
 def test_unusable_standard_input_is_refused() -> None:
     assert "not UTF-8" in refusal("add", "-", status=1, stdin=b"\xff")
     assert "more than 64 KiB" in refusal("update", "1", "-", status=1, stdin=b"x" * 70_000)

@@ -142,8 +142,13 @@ class PasswdTests:
         assert users.read_text().endswith("\n# kept\n")
 
     def test_unknown_user_is_refused(self, users: Path) -> None:
-        assert refusal("user", "passwd", "alice", "-u", "users") == "user 'alice' does not exist"
+        assert (
+            refusal("user", "passwd", "alice", "-u", "users")
+            == f"user 'alice' does not exist; {users} does not exist yet"
+        )
         assert not users.exists()
+        add("bob")
+        assert refusal("user", "passwd", "alice", "-u", "users") == "user 'alice' does not exist"
 
 
 class RemoveTests:
@@ -154,8 +159,13 @@ class RemoveTests:
         assert list(accounts(users)) == ["bob"]
 
     def test_unknown_user_is_refused(self, users: Path) -> None:
-        assert refusal("user", "remove", "alice", "-u", "users") == "user 'alice' does not exist"
+        assert (
+            refusal("user", "remove", "alice", "-u", "users")
+            == f"user 'alice' does not exist; {users} does not exist yet"
+        )
         assert not users.exists()
+        add("bob")
+        assert refusal("user", "remove", "alice", "-u", "users") == "user 'alice' does not exist"
 
 
 class ListTests:
@@ -356,7 +366,7 @@ class TerminalTests:
     def test_existing_user_is_refused_before_the_prompt(self, users: Path) -> None:
         with terminal(users.parent, "user", "passwd", "alice", "-u", "users") as screen:
             assert screen.end() == 1
-        assert screen.shown == "postd: user 'alice' does not exist\n"
+        assert screen.shown == f"postd: user 'alice' does not exist; {users} does not exist yet\n"
 
 
 class ProcessTests:

@@ -85,7 +85,7 @@ def test_each_failing_issuer_is_reported(tmp_path: Path, issuer: Issuer) -> None
     )
     assert code == 1
     assert lines[0].startswith(f"bearer {down.issuer}: {down.issuer}/.well-known/openid-configuration: ")
-    foreign = "the document is not this issuer's: its issuer has to be the same to the byte"
+    foreign = f'the document is not this issuer\'s: its issuer is "{issuer.issuer}", not "{issuer.issuer}/"'
     both = (
         f"{issuer.issuer}/.well-known/openid-configuration: {foreign}; "
         f"{issuer.issuer}/.well-known/oauth-authorization-server: unexpected HTTP status 404"

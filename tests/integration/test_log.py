@@ -245,7 +245,7 @@ def test_access_log_can_be_turned_off(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "why", "mode"),
     [
-        ("no/such/x.log", "No such file or directory", ("--nodaemon", "--pidfile=")),
+        ("no/such/x.log", "no/such/x.log: its folder does not exist", ("--nodaemon", "--pidfile=")),
         (".", "Is a directory", ("--pidfile=",)),
         ("a\\u0000b", "embedded null", ("--pidfile=",)),
     ],

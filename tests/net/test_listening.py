@@ -198,6 +198,7 @@ def test_loopback_endpoint_is_loopback_only(
 
 def test_loopback_only_of_a_systemd_socket_is_unknown_until_it_is_bound() -> None:
     assert is_loopback_only("systemd:domain=INET:index=0") is None
+    assert is_loopback_only("systemd:domain=UNIX:name=http") is False
     assert is_loopback_only("haproxy:systemd:domain=INET:index=0") is False
 
 

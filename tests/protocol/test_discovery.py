@@ -273,8 +273,18 @@ class MetadataTests:
 
     def test_trailing_slash_is_significant(self) -> None:
         assert decode({"issuer": ISSUER + "/", "jwks_uri": JWKS_URI}, ISSUER + "/") == JWKS_URI
-        with pytest.raises(MetadataError):
+        with pytest.raises(MetadataError) as caught:
             decode({"issuer": ISSUER, "jwks_uri": JWKS_URI}, ISSUER + "/")
+        assert str(caught.value) == f'the document is not this issuer\'s: its issuer is "{ISSUER}", not "{ISSUER}/"'
+
+    @pytest.mark.parametrize(
+        "found",
+        [None, [ISSUER], "s3cr3t", "https://", 'https://a"', "https://a\x1b[2J", "https://ä", f"https://{'a' * 201}"],
+    )
+    def test_only_an_issuer_that_looks_like_a_url_is_shown(self, found: object) -> None:
+        with pytest.raises(MetadataError) as caught:
+            decode({"issuer": found, "jwks_uri": JWKS_URI})
+        assert str(caught.value) == f'the document is not this issuer\'s: its issuer is not "{ISSUER}"'
 
     @pytest.mark.parametrize(
         "document", [None, True, 5, "x", ISSUER, [], [{"issuer": ISSUER}], {}, {"error": "x"}], ids=str

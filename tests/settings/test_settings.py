@@ -465,7 +465,7 @@ def test_invalid_size_is_refused(folder: Path, written: str) -> None:
         ),
         (
             '[[page]]\npath = "/a"\nschemes = ["basic"]\nuser = ["alice"]',
-            "postd.toml: page.user: unknown key (did you mean 'users'?); "  # noqa: ISC004
+            "postd.toml: page[0].user: unknown key (did you mean 'users'?); "  # noqa: ISC004
             "allowed in [page]: path, schemes, files, users, read_scope, write_scope, forward",
         ),
         (
@@ -536,7 +536,11 @@ ISSUER = '[[bearer]]\nissuer = "https://idp.example"\n'
             "bearer[0].required_claims[...]: expected a boolean or a whole number or a number or ",
         ),
         (ISSUER + "audience = 'a'\nclient_secret_file = 's'", "bearer[0].client_secret_file: needs a client_id"),
-        (ISSUER + "audience = 'a'\naudiences = 'b'", "bearer.audiences: unknown key (did you mean 'audience'?); "),
+        (ISSUER + "audience = 'a'\naudiences = 'b'", "bearer[0].audiences: unknown key (did you mean 'audience'?); "),
+        (
+            ISSUER + "audience = 'a'\n" + ISSUER + "audiance = 'b'",
+            "bearer[1].audiance: unknown key (did you mean 'audience'?); allowed in [bearer]: ",
+        ),
         (2 * (ISSUER + 'audience = "a"\n'), "bearer[1].issuer: https://idp.example has a table already; audience may "),
         (
             '[[bearer]]\naudience = "a"\nissuer = "http://idp.example"',

@@ -73,11 +73,12 @@ class Hosts:
             peer, ours = connection.addresses()
             _log.warn(
                 "request from {peer} to {ours}: 421, its host ({count} bytes) is not allowed. If clients use that "
-                "name, add it to hosts or set public_url; if a proxy sent it, add the proxy to trusted_proxies. "
-                "Further refusals are in the access log only",
+                "name, add it to hosts or set public_url{or_proxy}. Further refusals are in the access log only",
                 peer=_shown(peer),
                 ours=_shown(ours),
                 count=len(head.fields[b"Host"][0]),
+                # A trusted proxy, too, may use no other host than those of the list.
+                or_proxy="" if self._exclusive else "; if a proxy sent it, add the proxy to trusted_proxies",
             )
         why = "This server does not answer requests for this host; its operator can add the host to the setting hosts."
         raise HttpSyntaxError(421, why)

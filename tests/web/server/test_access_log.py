@@ -249,6 +249,8 @@ CHROMIUM = (
         ("agent/hunter2", "[13 bytes]"),
         ('" 200 \\" \t\x85', "[11 bytes]"),
         ("", "[0 bytes]"),
+        ("postd", "postd"),
+        ("postds", "[6 bytes]"),
         ("a/1 " * 100 + "b", "a/1 " * PRODUCTS_MAX + "[369 bytes]"),
         ("x" * (AGENT_MAX_BYTES - 5) + " curl/8", f"[{AGENT_MAX_BYTES + 2} bytes]"),
         ("\xff" * 8000, "[8000 bytes]"),

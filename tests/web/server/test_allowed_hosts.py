@@ -196,6 +196,17 @@ def test_new_rule_applies_from_the_next_request_on() -> None:
     assert [answer.status for answer in decode_responses(transport.value(), server.recorder.seen)[0]] == [200, 200, 421]
 
 
+def test_warning_names_trusted_proxies_only_where_they_may_use_any_host() -> None:
+    for hosts, named in (((), True), (("posts.example",), False)):
+        server = Server(hosts)
+        with capturedLogs() as events:
+            server.send(b"GET /post HTTP/1.1\r\nHost: evil.example\r\n\r\n")
+        (warning,) = [eventAsText(event) for event in events if event["log_namespace"].endswith(".allowed_hosts")]
+        assert "add it to hosts or set public_url" in warning
+        assert ("trusted_proxies" in warning) is named
+        assert warning.endswith(". Further refusals are in the access log only")
+
+
 def test_refusals_are_counted_and_logged_with_one_warning() -> None:
     server = Server()
     server.site._tally = tally = Tally()  # noqa: SLF001 - make_site has none
