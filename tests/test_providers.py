@@ -235,11 +235,12 @@ def test_reasons_on_the_page_are_texts_of_the_log(page: Path) -> None:
         assert any(known), reason
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form.number == 1], ids=str)
+NAMING_AN_AUDIENCE = [form for form in FORMS if form.number == 1 and "aud is another" in form.page.read_text()]
+
+
+@pytest.mark.parametrize("form", NAMING_AN_AUDIENCE, ids=str)
 def test_reason_on_the_page_names_the_audience_of_its_settings(form: Form, issuer: Issuer, clock: Clock) -> None:
-    page = form.page.read_text()
-    if "aud is another audience" in page:
-        tokens = TOKENS[str(form)]
-        with pytest.raises(TokenError) as caught:
-            result_of(issuer.accept(make_token(issuer, clock, tokens.typ, {**tokens.access, "aud": "another"})))
-        assert f"`{caught.value}`" in page
+    tokens = TOKENS[str(form)]
+    with pytest.raises(TokenError) as caught:
+        result_of(issuer.accept(make_token(issuer, clock, tokens.typ, {**tokens.access, "aud": "another"})))
+    assert f"`{caught.value}`" in form.page.read_text()

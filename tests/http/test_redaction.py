@@ -176,7 +176,13 @@ def set_log_format(api: InMemoryApi, *, as_json: bool) -> None:
 def set_log(api: InMemoryApi, log: AccessLog) -> None:
     site = api.site
     site.reconfigure(
-        site.resource, limits=site.limits, hosts=None, access_log=log, secure_fields=None, group_of=lambda _: None
+        site.resource,
+        limits=site.limits,
+        hosts=None,
+        access_log=log,
+        secure_fields=None,
+        group_of=lambda _: None,
+        site_name="",
     )
 
 

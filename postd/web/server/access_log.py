@@ -43,8 +43,8 @@ from postd.web.server.interface import AnsweredRequest
 DELAY_S = 0.1
 """How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
 
-CACHED_MAX = 1024
-"""How many redacted values of each kind are cached until the next flush."""
+CACHED_MAX = 128
+"""How many redacted values of each kind are cached until the next flush; a value may have 16 KiB."""
 
 _CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # what JSON leaves as it is, and terminals and some readers do not
 

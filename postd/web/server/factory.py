@@ -110,7 +110,7 @@ class HttpFactory(Site):
         access_log: AccessLog | None,
         secure_fields: Callable[[Request], bytes] | None,
         group_of: Callable[[IAddress | None], str | None],
-        site_name: str = "",
+        site_name: str,
     ) -> None:
         """Replace the root and the limits; requests in progress keep the old ones, and connections their group.
 

@@ -40,10 +40,21 @@ class Server:
             tally=self.tally,
             reactor=self.clock,
         )
-        settings: Any = {"limits": self.site.limits, "hosts": None, "access_log": None, "secure_fields": None}
-        self.site.reconfigure(self.site.resource, group_of=self.clients.connection_group, **settings)
+        self.reconfigure(self.site.limits, self.clients)
         endpoint: Any = self
         ProxyProtocolEndpoint(endpoint).listen(self.site)
+
+    def reconfigure(self, limits: Any, clients: PeerResolver) -> None:
+        """Reload with these limits, and these trusted proxies."""
+        self.site.reconfigure(
+            self.site.resource,
+            limits=limits,
+            hosts=None,
+            access_log=None,
+            secure_fields=None,
+            group_of=clients.connection_group,
+            site_name="",
+        )
 
     def listen(self, factory: Any) -> None:
         self.proxied = factory
@@ -154,8 +165,7 @@ def test_reload_changes_the_trusted_proxies_for_new_connections() -> None:
     server = Server(4)
     proxies = [server.open(PROXY), server.open(PROXY)]
     clients = [server.open(CLIENT), server.open(CLIENT)]
-    settings = {"limits": Limits(connections=6), "hosts": None, "access_log": None, "secure_fields": None}
-    server.site.reconfigure(server.site.resource, group_of=PeerResolver((CLIENT,)).connection_group, **settings)
+    server.reconfigure(Limits(connections=6), PeerResolver((CLIENT,)))
     assert server.accepted(CLIENT, PROXY) == [True] * 2
     for transport in (*proxies, *clients):
         transport.loseConnection()
