@@ -70,4 +70,4 @@ def test_long_list_does_not_block_other_requests(daemon: Daemon) -> None:
             served += 1
             time.sleep(0.005)
     reader.join()
-    assert served > 20, served
+    assert served >= 5, served  # blocked, it would be 1 or 2
