@@ -53,19 +53,17 @@ class Server(Struct, frozen=True):
 
     def start(self, *command: str) -> "subprocess.Popen[bytes]":
         """Start a command without a terminal, so that it reads the password from its input."""
-        process = subprocess.Popen(
-            command,
-            cwd=self.daemon.folder,
-            env=self.environment,
-            start_new_session=True,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert process.stdin is not None
-        process.stdin.write(f"{PASSWORD}\n".encode())
-        process.stdin.flush()
-        return process
+        # A file: a command that needs no password may have closed a pipe before it is written to.
+        with (self.daemon.folder / "input").open("rb") as password:
+            return subprocess.Popen(
+                command,
+                cwd=self.daemon.folder,
+                env=self.environment,
+                start_new_session=True,
+                stdin=password,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
 
 
 def read_stream(process: "subprocess.Popen[bytes]") -> bytes:
@@ -98,6 +96,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         rules = f"[api]\nread = {SCHEMES}\nwrite = {SCHEMES}\n[throttle]\nfailures = 1000\n"
         (folder / "postd.toml").write_text(rules + bearer_table(issuer))
         (folder / "password.txt").write_text(PASSWORD)
+        (folder / "input").write_text(f"{PASSWORD}\n")
         with Daemon(folder, "--config", "postd.toml", "--users", add_user(folder)) as daemon:
             samples = list(decode_samples(httpx.get(f"{daemon.url}/docs").text))
             yield Server(daemon, samples, {**os.environ, "TOKEN": issuer.token()})
