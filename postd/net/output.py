@@ -49,7 +49,7 @@ class Sender(Protocol):
         """Whether so much is written that the producer is paused."""
 
     def send(self) -> None:
-        """Send what is written; it raises no errors."""
+        """Send the buffered output. Errors are logged, and end the connection; none is raised."""
 
 
 class OutputQueue:
