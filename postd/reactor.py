@@ -4,6 +4,7 @@ from types import FrameType
 
 from twisted.internet.interfaces import (
     IReactorCore,
+    IReactorFDSet,
     IReactorFromThreads,
     IReactorPluggableNameResolver,
     IReactorProcess,
@@ -13,7 +14,13 @@ from twisted.internet.interfaces import (
 
 
 class IReactor(
-    IReactorCore, IReactorTime, IReactorFromThreads, IReactorTCP, IReactorPluggableNameResolver, IReactorProcess
+    IReactorCore,
+    IReactorFDSet,
+    IReactorFromThreads,
+    IReactorPluggableNameResolver,
+    IReactorProcess,
+    IReactorTCP,
+    IReactorTime,
 ):
     """The interfaces of a reactor that `postd` uses."""
 

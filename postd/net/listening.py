@@ -25,8 +25,8 @@ import postd.linux  # noqa: F401 - refuses other systems
 from postd.errors import ConfigError
 from postd.net.endpoint_strings import ALLOWED, has_tls, is_proxied, is_systemd
 from postd.net.endpoints import bind_endpoint, expiry_problem, read_certificate
-from postd.net.output import queue_output
 from postd.net.ports import AdoptingReactor, BindingReactor, InheritedSocket
+from postd.net.transports import poll_together
 from postd.protocol.host import is_loopback, normalize_host
 from postd.reactor import IReactor
 from postd.twisted_private import close_without_shutdown, systemd_sockets
@@ -113,7 +113,7 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
     try:
         for description in descriptions:
             port, certificate = bind_endpoint(description, factory, BindingReactor(reactor), where)
-            queue_output(port, reactor)
+            poll_together(port, reactor)
             listeners.append(Listener(description, port, certificate))
             with suppress(OSError):  # the options are optional
                 _tune(port, description)
@@ -219,7 +219,7 @@ def adopt_sockets(
         # Sockets of systemd are known to the parent only.
         description = re.sub(r"^((?:haproxy:)*)systemd:.*", r"\1tcp:0", one.description, flags=re.DOTALL)
         port, certificate = bind_endpoint(description, factory, AdoptingReactor(one, reactor), where)
-        queue_output(port, reactor)
+        poll_together(port, reactor)
         listeners.append(Listener(one.description, port, certificate))
     return listeners
 

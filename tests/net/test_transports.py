@@ -1,0 +1,497 @@
+"""Transports of a port, on real sockets."""
+
+import select
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
+from twisted.internet.interfaces import IHalfCloseableProtocol, IPullProducer, IPushProducer
+from twisted.internet.protocol import Factory, Protocol
+from twisted.internet.tcp import Port
+from twisted.internet.unix import Port as UnixPort
+from twisted.logger import capturedLogs
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from postd.net.transports import AT_ONCE_MAX_BYTES, HELD_MAX, LONG_SENDS_PER_TURN, poll_together
+from postd.reactor import IReactor
+from postd.twisted_private import has_buffered_output
+
+
+class TurnReactor:
+    """A reactor whose turns a test runs; its clock stands, and calls have no delay.
+
+    `twisted.internet.task.Clock` would make all calls of one turn.
+    """
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self.resets = 0
+        self.readers: list[Any] = []
+
+    def callLater(self, delay: float, function: Callable[..., Any], *arguments: Any) -> Any:
+        assert delay == 0
+        self.calls.append((function, arguments))
+        return SimpleNamespace(reset=self._reset)
+
+    def _reset(self, delay: float) -> None:
+        assert delay == 0
+        self.resets += 1
+
+    def addReader(self, reader: Any) -> None:
+        self.readers.append(reader)
+
+    def removeReader(self, reader: Any) -> None:
+        if reader in self.readers:
+            self.readers.remove(reader)
+
+    def run_calls(self) -> None:
+        calls, self.calls = self.calls, []
+        for function, arguments in calls:
+            function(*arguments)
+
+    def poll(self) -> None:
+        """Call the descriptors that are readable."""
+        for reader in select.select(self.readers, [], [], 0)[0]:
+            reader.doRead()
+
+    def turn(self) -> None:
+        self.run_calls()
+        self.poll()
+
+
+class NotingProtocol(Protocol):
+    """Notes what is received, and why the connection was lost."""
+
+    def __init__(self) -> None:
+        self.received: list[bytes] = []
+        self.lost: Failure | None = None
+
+    def dataReceived(self, data: bytes) -> None:
+        self.received.append(data)
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]  # without its default
+        self.lost = reason
+
+
+@implementer(IHalfCloseableProtocol)
+class HalfCloseableProtocol(NotingProtocol):
+    input_ended = False
+
+    def readConnectionLost(self) -> None:
+        self.input_ended = True
+
+    def writeConnectionLost(self) -> None: ...
+
+
+class FailingProtocol(NotingProtocol):
+    """Raises an exception when it receives data, and when it loses the connection."""
+
+    def dataReceived(self, data: bytes) -> None:
+        raise SystemExit
+
+    def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]  # without its default
+        super().connectionLost(reason)
+        raise RuntimeError("of the protocol")
+
+
+@implementer(IPushProducer)
+class PushProducer:
+    """Notes its calls."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def pauseProducing(self) -> None:
+        self.calls.append("pause")
+
+    def resumeProducing(self) -> None:
+        self.calls.append("resume")
+
+    def stopProducing(self) -> None:
+        self.calls.append("stop")
+
+
+class Connection:
+    """A connection: the transport of the server, its protocol, and the socket of the client."""
+
+    def __init__(
+        self, port: Any, reactor: TurnReactor, pair: tuple[socket.socket, socket.socket], protocol: Any
+    ) -> None:
+        self.reactor, self.protocol = reactor, protocol
+        ours, self.client = pair
+        self.transport = port.transport(ours, protocol, ("127.0.0.1", 1), port, 0, reactor)
+        protocol.makeConnection(self.transport)
+        self.write = self.transport.write
+
+    def respond(self, *responses: bytes) -> None:
+        """Send a request, to which the protocol writes these responses."""
+        self.protocol.dataReceived = lambda _: [self.write(response) for response in responses]
+        self.client.send(b"request")
+
+    def is_readable(self) -> bool:
+        return bool(select.select([self.client], [], [], 0)[0])
+
+    def reason(self) -> type[BaseException] | None:
+        return None if self.protocol.lost is None else cast(Failure, self.protocol.lost).type
+
+
+Connect = Callable[..., Connection]
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """Return a function that makes a connection to the same port."""
+    port: Any = Port(0, Factory()) if request.param == "tcp" else UnixPort(b"/x", Factory())
+    reactor = TurnReactor()
+    poll_together(port, cast(IReactor, reactor))
+    with ExitStack() as stack:
+
+        def connect_one(protocol: Protocol | None = None) -> Connection:
+            ours, theirs = (stack.enter_context(one) for one in socket.socketpair())
+            ours.settimeout(0)
+            theirs.settimeout(5)
+            return Connection(port, reactor, (ours, theirs), protocol or NotingProtocol())
+
+        yield connect_one
+
+
+@pytest.fixture
+def one(connect: Connect) -> Connection:
+    """Return a connection."""
+    return connect()
+
+
+# --- Input
+
+
+def test_connections_are_polled_as_one_descriptor(connect: Connect) -> None:
+    one, other = connect(), connect()
+    assert len(one.reactor.readers) == 1
+    one.client.send(b"a")
+    one.reactor.poll()
+    one.client.send(b"b")
+    other.client.send(b"c")
+    one.reactor.poll()
+    assert (one.protocol.received, other.protocol.received) == ([b"a", b"b"], [b"c"])
+    one.transport.loseConnection()
+    other.transport.loseConnection()
+    one.reactor.turn()
+    assert (one.reason(), other.reason()) == (ConnectionDone, ConnectionDone)
+    assert one.reactor.readers == []
+    assert connect().reactor.readers != []
+
+
+def test_paused_connection_is_not_read(connect: Connect) -> None:
+    one, other = connect(), connect()
+    one.protocol.dataReceived = lambda _: other.transport.pauseProducing()
+    for connection in (one, other):
+        connection.client.send(b"x")
+    one.reactor.poll()
+    assert other.protocol.received == []
+    other.transport.resumeProducing()
+    other.reactor.poll()
+    assert other.protocol.received == [b"x"]
+
+
+def test_connection_that_another_one_has_closed_is_not_read(connect: Connect) -> None:
+    one, other = connect(), connect()
+    one.protocol.dataReceived = lambda _: other.transport.connectionLost(Failure(ConnectionDone()))
+    for connection in (one, other):
+        connection.client.send(b"x")
+    one.reactor.poll()
+    assert (other.protocol.received, other.reason()) == ([], ConnectionDone)
+
+
+def test_end_of_input_ends_the_connection(one: Connection) -> None:
+    one.client.shutdown(socket.SHUT_WR)
+    one.reactor.poll()
+    assert one.reason() is ConnectionDone
+    assert one.reactor.readers == []
+
+
+def test_end_of_input_leaves_a_connection_that_can_half_close(connect: Connect) -> None:
+    one = connect(HalfCloseableProtocol())
+    one.client.shutdown(socket.SHUT_WR)
+    one.reactor.poll()
+    assert one.protocol.input_ended
+    assert one.reason() is None
+    one.write(b"response")
+    assert one.client.recv(20) == b"response"
+
+
+@pytest.mark.parametrize("is_blocked", [False, True])
+def test_hung_up_connection_ends(connect: Connect, *, is_blocked: bool) -> None:
+    """As in the reactor: with both directions closed, epoll reports no input."""
+    one = connect()
+    if is_blocked:
+        one.transport.pauseProducing()
+        one.write(b"x" * 1_000_000)
+        one.reactor.turn()
+    one.client.close()
+    one.transport.socket.shutdown(socket.SHUT_RDWR)
+    for _ in range(2):
+        one.reactor.poll()
+    assert one.reason() is (ConnectionLost if is_blocked else ConnectionDone)
+    assert one.reactor.readers == []
+
+
+def test_failing_protocol_ends_its_connection_only(connect: Connect) -> None:
+    failing, other = connect(FailingProtocol()), connect()
+    for connection in (failing, other):
+        connection.client.send(b"x")
+    with capturedLogs() as events:
+        failing.reactor.poll()
+    assert failing.reason() is SystemExit
+    assert other.protocol.received == [b"x"]
+    assert [event["log_failure"].type for event in events] == [SystemExit, RuntimeError]
+    other.respond(b"response")
+    other.reactor.poll()
+    assert other.client.recv(20) == b"response"
+
+
+def test_stopped_reactor_ends_all_connections(connect: Connect) -> None:
+    failing, other = connect(FailingProtocol()), connect()
+    (poller,) = failing.reactor.readers
+    with capturedLogs():
+        poller.connectionLost(Failure(ConnectionLost()))
+    assert (failing.reason(), other.reason()) == (ConnectionLost, ConnectionLost)
+
+
+# --- Output
+
+
+def test_output_is_sent_at_once(one: Connection) -> None:
+    one.write(b"one")
+    assert one.client.recv(20) == b"one"
+    one.write(b"")
+    assert one.reactor.calls == []
+    one.transport.writeSequence([b"two", b"three"])
+    one.reactor.turn()
+    assert one.client.recv(20) == b"twothree"
+    assert one.reactor.calls == []
+
+
+def test_responses_of_a_turn_are_sent_together(connect: Connect) -> None:
+    """The first is sent at once, the others when all requests are read."""
+    connections = [connect() for _ in range(4)]
+    order = list[str]()
+    for number, one in enumerate(connections):
+        one.respond(f"response {number}".encode())
+        answer = one.protocol.dataReceived
+
+        def respond(data: bytes, answer: Any = answer, number: int = number) -> None:
+            order.append(f"read {number}")
+            answer(data)
+            order.extend(f"sent {n}" for n, other in enumerate(connections) if other.is_readable())
+
+        one.protocol.dataReceived = respond
+    connections[0].reactor.poll()
+    first = order[0].split()[1]
+    assert sorted(order) == sorted([*(f"read {n}" for n in range(4)), *[f"sent {first}"] * 4])
+    assert [one.client.recv(20) for one in connections] == [f"response {n}".encode() for n in range(4)]
+    assert connections[0].reactor.calls == []
+
+
+def test_only_so_many_responses_are_held(connect: Connect) -> None:
+    """Thousands of connections may be read in one turn."""
+    connections = [connect() for _ in range(HELD_MAX + 2)]
+    sent = list[int]()
+    for one in connections:
+        one.respond(b"x")
+        answer = one.protocol.dataReceived
+
+        def respond(data: bytes, answer: Any = answer) -> None:
+            answer(data)
+            sent.append(sum(other.is_readable() for other in connections))
+
+        one.protocol.dataReceived = respond
+    connections[0].reactor.poll()
+    assert sent == [*[1] * (HELD_MAX + 1), HELD_MAX + 1]
+    assert all(one.is_readable() for one in connections)
+
+
+def test_only_so_much_is_sent_at_once_between_reads(one: Connection) -> None:
+    """A long response to a client that keeps up is sent in several turns of the reactor."""
+
+    def written_at_once() -> int:
+        count = 0
+        one.write(b"x" * 10_000)
+        while not one.reactor.calls:
+            count += 1
+            one.write(b"x" * 10_000)
+            while one.is_readable():
+                one.client.recv(1_000_000)
+        return count
+
+    assert written_at_once() == AT_ONCE_MAX_BYTES // 10_000
+    assert written_at_once() == 0
+    one.reactor.turn()
+    assert written_at_once() == AT_ONCE_MAX_BYTES // 10_000
+
+
+def test_order_is_kept_when_the_kernel_accepts_only_a_part(one: Connection) -> None:
+    one.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    pieces = [bytes([number]) * 25_000 for number in range(20)]
+    one.write(pieces[0])
+    one.reactor.turn()
+    assert has_buffered_output(one.transport)  # the rest of it
+    assert one.reactor.calls == []  # until the socket is writable
+    one.reactor.turn()
+    assert one.reactor.calls == []
+    assert len(one.client.recv(1000)) == 1000
+    for piece in pieces[1:]:
+        one.write(piece)
+    received = bytes(1000)
+    while len(received) < 500_000:
+        received += one.client.recv(1_000_000)
+        one.reactor.turn()
+    assert received == b"".join(pieces)
+    assert not has_buffered_output(one.transport)
+    one.reactor.turn()
+    assert one.reactor.calls == []
+    one.client.send(b"next")
+    one.reactor.turn()
+    assert one.protocol.received == [b"next"]
+
+
+def test_streaming_producer_is_paused_and_resumed(one: Connection) -> None:
+    producer = PushProducer()
+    one.transport.registerProducer(producer, streaming=True)
+    one.write(b"x" * 1000)
+    one.reactor.turn()
+    assert producer.calls == []
+    one.write(b"x" * 5_000_000)
+    assert producer.calls == ["pause"]
+    received = 1000
+    while received < 5_001_000:
+        one.reactor.turn()
+        while one.is_readable():
+            received += len(one.client.recv(1_000_000))
+    assert producer.calls == ["pause", "resume"]
+
+
+def test_pull_producer_is_called_for_each_piece(one: Connection) -> None:
+    @implementer(IPullProducer)
+    class Producer:
+        left = 3
+
+        def resumeProducing(self) -> None:
+            self.left -= 1
+            one.write(b"piece")
+            if not self.left:
+                one.transport.unregisterProducer()
+
+        def stopProducing(self) -> None: ...
+
+    one.transport.registerProducer(Producer(), streaming=False)
+    for _ in range(3):
+        one.reactor.turn()
+    assert one.client.recv(100) == b"piece" * 3
+
+
+def test_closing_follows_what_was_written(one: Connection) -> None:
+    one.write(b"last")
+    one.transport.loseConnection()
+    one.write(b" words")  # as stock Twisted, which sends it before it closes
+    one.reactor.turn()
+    assert one.reason() is ConnectionDone
+    assert one.client.recv(100) == b"last words"
+    assert one.client.recv(100) == b""
+
+
+def test_nothing_is_sent_after_the_end(one: Connection) -> None:
+    one.transport.loseWriteConnection()
+    one.reactor.turn()
+    one.write(b"x")
+    one.reactor.turn()
+    assert one.client.recv(10) == b""
+
+
+def test_nothing_is_sent_after_an_abort(one: Connection) -> None:
+    one.transport.abortConnection()
+    one.write(b"x")
+    one.reactor.turn()
+    assert one.reason() is ConnectionAborted
+    assert one.client.recv(10) == b""
+
+
+def test_nothing_is_sent_on_a_lost_connection(connect: Connect) -> None:
+    connections = connect(), connect()
+    for one in connections:
+        one.respond(b"response")
+        answer = one.protocol.dataReceived
+
+        def respond(data: bytes, answer: Any = answer, transport: Any = one.transport) -> None:
+            answer(data)
+            transport.connectionLost(Failure(ConnectionDone()))
+
+        one.protocol.dataReceived = respond
+    connections[0].reactor.turn()
+    assert sorted(one.client.recv(10) for one in connections) == [b"", b"response"]  # the second was held
+
+
+def test_error_ends_the_connection(one: Connection) -> None:
+    one.client.close()
+    one.write(b"x")
+    assert one.reason() is None  # not while the caller writes
+    one.reactor.turn()
+    assert one.reason() is ConnectionLost
+
+
+def test_failing_producer_ends_its_connection_only(one: Connection) -> None:
+    class FailingProducer(PushProducer):
+        def resumeProducing(self) -> None:
+            raise RuntimeError("of the producer")
+
+    one.transport.registerProducer(FailingProducer(), streaming=True)
+    one.write(b"x" * 70_000)
+    with capturedLogs() as events:
+        one.reactor.turn()
+    assert one.reason() is RuntimeError
+    assert [event["log_failure"].type for event in events] == [RuntimeError]
+
+
+def test_failing_protocol_does_not_keep_others_from_sending(connect: Connect) -> None:
+    failing, other = connect(FailingProtocol()), connect()
+    failing.transport.loseConnection()
+    other.transport.loseWriteConnection()
+    with capturedLogs() as events:
+        failing.reactor.turn()
+    assert other.client.recv(10) == b""
+    assert [event["log_failure"].type for event in events] == [RuntimeError]
+
+
+def test_long_output_takes_turns_and_short_output_is_sent_at_once(connect: Connect) -> None:
+    long = [connect() for _ in range(LONG_SENDS_PER_TURN + 3)]
+    for one in long:
+        producer = PushProducer()
+        producer.resumeProducing = partial(one.write, bytes(70_000))  # type: ignore[method-assign]
+        one.transport.registerProducer(producer, streaming=True)
+        producer.resumeProducing()
+    short = connect()
+
+    def sent_in_a_turn() -> list[Connection]:
+        short.reactor.turn()
+        sent = [one for one in (short, *long) if one.is_readable()]
+        for one in sent:
+            one.client.recv(1_000_000)
+        return sent
+
+    assert sent_in_a_turn() == long[:LONG_SENDS_PER_TURN]
+    short.transport.writeSequence([b"short"])
+    assert sent_in_a_turn() == [short, *long[: LONG_SENDS_PER_TURN - 3], *long[LONG_SENDS_PER_TURN:]]
+
+
+def test_output_does_not_wait_until_a_clock_that_was_set_back_has_caught_up(connect: Connect) -> None:
+    one, other = connect(), connect()
+    one.write(b"x" * 2 * AT_ONCE_MAX_BYTES)
+    assert (len(one.reactor.calls), one.reactor.resets) == (1, 0)
+    other.client.send(b"request")
+    other.reactor.poll()
+    assert other.reactor.resets == 1
