@@ -71,15 +71,17 @@ class SqlitePosts(StorePart[SqliteDatabase]):
 
     async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
         def write(connection: sqlite3.Connection) -> None:
-            _check_expected(connection, post_id, expected)
-            connection.execute("UPDATE post SET post = ? WHERE id = ?", (text, post_id))
+            changing = "UPDATE post SET post = ? WHERE id = ? AND post = coalesce(?, post)"
+            if not connection.execute(changing, (text, post_id, expected)).rowcount:
+                raise _refusal(connection, post_id)
 
         await self._write(write, changes=_CHANGES)
 
     async def delete_post(self, post_id: int, *, expected: str | None = None) -> None:
         def write(connection: sqlite3.Connection) -> None:
-            _check_expected(connection, post_id, expected)
-            connection.execute("DELETE FROM post WHERE id = ?", (post_id,))
+            deleting = "DELETE FROM post WHERE id = ? AND post = coalesce(?, post)"
+            if not connection.execute(deleting, (post_id, expected)).rowcount:
+                raise _refusal(connection, post_id)
 
         await self._write(write, changes=_CHANGES)
 
@@ -140,7 +142,7 @@ def _select_text(connection: sqlite3.Connection, post_id: int) -> str:
     return text
 
 
-def _check_expected(connection: sqlite3.Connection, post_id: int, expected: str | None) -> None:
-    text = _select_text(connection, post_id)
-    if expected is not None and text != expected:
-        raise PostChangedError(post_id)
+def _refusal(connection: sqlite3.Connection, post_id: int) -> NoSuchPostError | PostChangedError:
+    """Return the error for a post that a statement has not changed: it is absent, or has another text than expected."""
+    exists = connection.execute("SELECT 1 FROM post WHERE id = ?", (post_id,)).fetchone()
+    return PostChangedError(post_id) if exists else NoSuchPostError(post_id)

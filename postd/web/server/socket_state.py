@@ -19,12 +19,12 @@ _BYTES_ACKED_OFFSET = 120  # struct tcp_info of linux/tcp.h, since 4.1; only fie
 def bytes_acknowledged(transport: Any) -> int:
     """Return how many bytes the client's end has acknowledged until now; 0 if the kernel does not report it."""
     handle = _socket_of(transport)
-    if handle is None or handle.family not in {socket.AF_INET, socket.AF_INET6}:
+    if handle is None:
         return 0
     try:
         info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         acknowledged: int = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0]
-    except (OSError, struct.error):
+    except (OSError, struct.error):  # a UNIX socket, or an old kernel
         return 0
     return acknowledged
 
