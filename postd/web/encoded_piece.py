@@ -13,8 +13,7 @@ SEPARATOR = b",\n"
 """The text between two posts of a list."""
 
 _START = b'  {\n    "id": '
-_END = b"\n  }"
-_BETWEEN = _END + SEPARATOR  # occurs nowhere else in a list: JSON has no line breaks in strings
+_END = b"\n  }" + SEPARATOR  # occurs nowhere else in a list: JSON has no line breaks in strings
 
 PIECE_OVERHEAD_BYTES = 512
 """The memory of a piece beside its posts, in bytes."""
@@ -27,13 +26,18 @@ def encode_posts(posts: Iterable[tuple[int, str]]) -> list[bytes]:
 
 
 def join_posts(encoded: Sequence[bytes]) -> bytes:
-    """Return encoded posts as the elements of a list, without its brackets."""
-    return _BETWEEN.join(encoded) + _END if encoded else b""
+    """Return encoded posts as the elements of a list, without its brackets. The last one, too, has a separator."""
+    return _END.join([*encoded, b""])
 
 
 def last_id(encoded: Sequence[bytes]) -> int:
     """Return the id of the last of some encoded posts."""
     return _id_of(encoded[-1])
+
+
+def compress_text(text: bytes) -> Part:
+    """Return the text of a piece compressed, without the separator at its end."""
+    return make_part(text.removesuffix(SEPARATOR))
 
 
 class Held:
@@ -54,7 +58,7 @@ class Piece:
 
     Attributes:
         length: the length of the text.
-        part: the text compressed, None if that was not needed yet.
+        part: the text compressed, without the separator at its end; None if that was not needed yet.
         held_bytes: the memory of the piece in all its forms, in bytes.
     """
 
@@ -78,11 +82,11 @@ class Piece:
 
     @property
     def text(self) -> bytes:
-        """The posts as elements of a list."""
+        """The posts as elements of a list, each with a separator."""
         if self._text is not None:
             return self._text
         assert self.part is not None
-        return inflate(self.part.deflated)
+        return inflate(self.part.deflated) + SEPARATOR
 
     @property
     def plain_bytes(self) -> int:
@@ -97,7 +101,7 @@ class Piece:
 
     def compress(self) -> None:
         """Keep the compressed form alone: a third of the other."""
-        self.keep_part(make_part(self.text))
+        self.keep_part(compress_text(self.text))
         if self._text is not None:
             self._text = None
             self._hold(-self.length)
@@ -111,10 +115,8 @@ class Piece:
             begin = bisect_right(posts, after, key=_id_of)
             return posts[begin : None if limit is None else begin + limit]
         if limit is not None and limit < self.count:
-            return self.text.split(_BETWEEN, limit)[:limit]
-        posts = self.text.split(_BETWEEN)
-        posts[-1] = posts[-1].removesuffix(_END)
-        return posts
+            return self.text.split(_END, limit)[:limit]
+        return self.text.split(_END)[:-1]
 
     def changed(self, changes: Mapping[int, str | None]) -> list[bytes]:
         """Return the encoded posts after changes: to the id of a post its new text, None for a deleted one."""
@@ -144,8 +146,7 @@ class Piece:
                 return None
             rest = text.index(_END, start) + len(_END)
             text = b"".join([text[:start], join_posts(encode_posts([(post_id, post)])), text[rest:]])
-        texts = [one for one in (text, join_posts(encode_posts(added))) if one]
-        return SEPARATOR.join(texts), self.count + len(added)
+        return text + join_posts(encode_posts(added)), self.count + len(added)
 
 
 def _id_of(encoded: bytes, start: int = 0) -> int:

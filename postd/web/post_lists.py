@@ -87,7 +87,7 @@ class PostLists:
         if len(posts) == many:
             posts.pop()
             link[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (len(posts), last_id(posts))
-        body = _body([join_posts(posts)] if posts else [])
+        body = _body([join_posts(posts)])
         text = NegotiatedText(JSON, body, self._headers_at(version, span), link)
         self._keep(version, span, text, len(body))
         return text
@@ -123,4 +123,4 @@ class PostLists:
 
 
 def _body(texts: Sequence[bytes]) -> bytes:
-    return b"".join([OPENING, SEPARATOR.join(texts), CLOSING]) if texts else EMPTY
+    return b"".join([OPENING, *texts]).removesuffix(SEPARATOR) + CLOSING if any(texts) else EMPTY

@@ -10,12 +10,12 @@ from postd.http.interface import Request
 from postd.http.responses import JSON, Response, StreamedResponse, make_streamed_response
 from postd.protocol.gzip import HEADER, TRAILER_BYTES, Part, Stream, make_part
 from postd.web.compression import GZIP, INLINE_MAX_BYTES, gzip_etag, not_modified_if_current, wants_gzip
-from postd.web.encoded_piece import SEPARATOR, Piece
+from postd.web.encoded_piece import SEPARATOR, Piece, compress_text
 from postd.web.encoded_posts import RETAINED_MAX_BYTES, SNAPSHOT_POSTS, EncodedPosts
 
 OPENING, CLOSING, EMPTY = b"[\n", b"\n]\n", b"[]\n"
 
-_BRACKETS = len(OPENING) + len(CLOSING)
+_ENDS = len(OPENING) - len(SEPARATOR) + len(CLOSING)
 _GZIPPED = {text: make_part(text) for text in (OPENING, SEPARATOR, CLOSING, EMPTY)}
 
 
@@ -51,7 +51,7 @@ class StreamedSnapshot:
         self._headers = headers
         self._posts, self._after = posts, after
         self._may_be_streamed = sum(piece.count for piece in pieces) > SNAPSHOT_POSTS
-        self._length = _BRACKETS + sum(piece.length for piece in pieces) + len(SEPARATOR) * (len(pieces) - 1)
+        self._length = _ENDS + sum(piece.length for piece in pieces)
         self._compressing: SingleFlight[None, None] = SingleFlight()
 
     async def respond(self, request: Request) -> Response | StreamedResponse:
@@ -89,7 +89,7 @@ class StreamedSnapshot:
 
 
 def _make_parts(texts: Sequence[bytes]) -> list[Part]:
-    return [make_part(text) for text in texts]
+    return [compress_text(text) for text in texts]
 
 
 async def _each(pieces: Sequence[Piece]) -> AsyncGenerator[Piece]:
@@ -98,12 +98,14 @@ async def _each(pieces: Sequence[Piece]) -> AsyncGenerator[Piece]:
 
 
 async def _generate(pieces: AsyncIterable[Piece]) -> AsyncGenerator[bytes]:
-    before = OPENING
+    # Only the first and the last piece are copied.
+    text, before = b"", OPENING
     async for piece in pieces:
         if piece.count:
-            yield before + piece.text
-            before = SEPARATOR
-    yield CLOSING if before == SEPARATOR else EMPTY
+            if text:
+                yield text
+            text, before = before + piece.text, b""
+    yield text.removesuffix(SEPARATOR) + CLOSING if text else EMPTY
 
 
 async def _generate_gzip(pieces: AsyncIterable[Piece]) -> AsyncGenerator[bytes]:
@@ -112,7 +114,7 @@ async def _generate_gzip(pieces: AsyncIterable[Piece]) -> AsyncGenerator[bytes]:
     async for piece in pieces:
         if piece.count:
             if piece.part is None:
-                piece.keep_part(make_part(piece.text))
+                piece.keep_part(compress_text(piece.text))
             assert piece.part is not None
             yield begun + stream.add(_GZIPPED[before]) + stream.add(piece.part)
             begun, before = b"", SEPARATOR
