@@ -258,7 +258,24 @@ class _PolledConnection(FileDescriptor):
         elif self.dataBuffer and not self._is_written:
             self._poll_for(self._events | EPOLLOUT)
 
+    def doWrite(self) -> Any:
+        pieces = self._tempDataBuffer
+        if len(pieces) > 1 and not self.dataBuffer and self._tempDataLen <= self.SEND_LIMIT:
+            # As they are: joining the pieces of long lists takes a tenth of their time.
+            try:
+                sent = self.socket.sendmsg(pieces)
+            except OSError:  # the stock way meets it, too
+                return super().doWrite()
+            is_all = sent == self._tempDataLen
+            self._tempDataBuffer, self._tempDataLen = [], 0
+            if not is_all:
+                self.dataBuffer, self.offset = b"".join(pieces), sent
+                return None
+        return super().doWrite()
+
     def writeSomeData(self, data: bytes) -> Any:
+        if not data:
+            return 0
         if len(data) > self.SEND_LIMIT:
             return super().writeSomeData(data)
         try:

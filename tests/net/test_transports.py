@@ -360,6 +360,24 @@ def test_order_is_kept_when_the_kernel_accepts_only_a_part(one: Connection) -> N
     assert one.protocol.received == [b"next"]
 
 
+@pytest.mark.parametrize("count", [2, 100, 2000])  # the kernel accepts 1024 pieces at a time
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_pieces_are_sent_in_order(one: Connection, count: int, *, is_partial: bool) -> None:
+    pieces = [b"%07d." % number * (100_000 // count // 8) for number in range(count)]
+    if is_partial:
+        one.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    one.transport.writeSequence(pieces)
+    one.transport.loseConnection()
+    one.reactor.run_calls()
+    assert has_buffered_output(one.transport) == is_partial
+    received = b""
+    while data := one.client.recv(1_000_000):
+        received += data
+        one.reactor.turn()
+    assert received == b"".join(pieces)
+    assert one.reason() is ConnectionDone
+
+
 def test_streaming_producer_is_paused_and_resumed(one: Connection) -> None:
     producer = PushProducer()
     one.transport.registerProducer(producer, streaming=True)
