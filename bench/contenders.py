@@ -45,9 +45,15 @@ POSTD_BEARER = replace(
 )
 POSTD_DPOP = replace(POSTD_BEARER, settings=f'public_url = "{ORIGIN}"\n{POSTD_BEARER.settings}dpop = "require"\n')
 ONE_WORKER = replace(POSTD, name="one", cores=ALL_CORES)
-TWO_WORKERS = replace(POSTD, name="two", cores=ALL_CORES, settings="workers = 2")
 ON_SQLITE = replace(POSTD, name="sqlite")
 ON_REDIS = Server("redis", postd_command, settings='store = "redis+unix://redis.sock"')
+
+
+def with_workers(server: Server, count: int) -> Server:
+    return replace(server, settings=f"workers = {count}\n{server.settings}")
+
+
+TWO_WORKERS = with_workers(replace(POSTD, name="two", cores=ALL_CORES), 2)
 
 
 # --- Python's

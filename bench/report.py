@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 
 from bench.contenders import FASTIFY_FOLDER, POSTD, PYTHON_PEERS, find_nginx
+from bench.servers import ROOT
 
 LIBRARIES = (
-    "postd",
     "Twisted",
     "klein",
     "falcon",
@@ -61,7 +61,7 @@ class Line:
 
     @property
     def is_less_better(self) -> bool:
-        return re.search(r"\b(?:ms|MiB)\b", self.figure) is not None
+        return re.search(r"\b(?:ms|µs|MiB)\b", self.figure) is not None
 
 
 def make_report(lines: Sequence[Line], left_out: Mapping[str, str], how: str) -> str:
@@ -145,8 +145,15 @@ def surroundings() -> Iterator[str]:
     """Yield the machine, its system, and the versions of the measured programs."""
     yield f"{processor()}, {os.cpu_count()} cores; {platform.system()} {platform.release()}"
     yield f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}"
-    yield ", ".join(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)
+    yield ", ".join([f"postd {commit()}", *(f"{name} {importlib.metadata.version(name)}" for name in LIBRARIES)])
     yield ", ".join([*versions_of_tools(), *versions_of_node_packages()])
+
+
+def commit() -> str:
+    """Return the commit of this checkout: an editable installation keeps the version that it was installed with."""
+    command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--tags"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    return run.stdout.strip() or "of no commit"
 
 
 def processor() -> str:

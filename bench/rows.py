@@ -28,7 +28,9 @@ from bench.contenders import (
     nginx,
     postd_command,
     stock_site,
+    with_workers,
 )
+from bench.cpu import measure_cpu, measure_cpu_on_redis
 from bench.footprint import measure_idle, measure_start
 from bench.forwarding import ASKING, AUTH_BASIC, PLAIN, measure_asking, measure_asking_bearer, measure_auth_basic
 from bench.lists import PAGED, fill_lists, measure_lists, measure_page, measure_pages_mixed
@@ -308,6 +310,16 @@ ROWS = {
         ratios=[("protect", "wrapper"), ("file", "wrapper")],
     ),
     "workers": side_by_side(measure_both, TWO_WORKERS, ONE_WORKER, ratios=[("two", "one")]),
+    "cpu": Row(
+        [
+            Contender("sqlite 1", partial(measure_cpu, 1), ON_SQLITE),
+            Contender("sqlite 2", partial(measure_cpu, 2), with_workers(ON_SQLITE, 2)),
+            Contender("redis 1", partial(measure_cpu_on_redis, 1), ON_REDIS),
+            Contender("redis 2", partial(measure_cpu_on_redis, 2), with_workers(ON_REDIS, 2)),
+        ],
+        [("sqlite 2", "sqlite 1"), ("redis 2", "redis 1")],
+        measurements=3,
+    ),
     "store": Row(
         [
             Contender("sqlite", measure_both, ON_SQLITE),
