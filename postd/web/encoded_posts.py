@@ -89,22 +89,22 @@ class EncodedPosts:
         reads_begun = self._reads_begun
         async with self._lock:
             self._turn_began_s = time.perf_counter()
-            # A version that was read since this was called is recent enough.
-            if self._pieces and self._version != version and self._last_read <= reads_begun:
-                await self._read(None)
-                await self._pause_if_long()
             read = None
             while True:
-                pieces, gap = self._find(after, maxsize if limit is None else limit)
-                if gap is None:
-                    assert self._version is not None
-                    return self._version, pieces
-                were_kept = gap != read and self._has_room
-                if not were_kept or sum(piece.count for piece in pieces if piece.low >= after) >= SNAPSHOT_POSTS:
+                # A version that was read since this was called is recent enough.
+                current = self._version == version or self._last_read > reads_begun
+                pieces, gap = self._find(after, SNAPSHOT_POSTS if limit is None else limit)
+                if current and gap is None:
+                    break
+                if current and (gap == read or not self._has_room):  # it was not kept
                     return None
-                read = gap
-                await self._read(gap)
+                read = gap if self._has_room else None
+                await self._read(read)
                 await self._pause_if_long()
+            if limit is None:
+                pieces, gap = self._find(after, maxsize)
+            assert self._version is not None
+            return (self._version, pieces) if gap is None else None
 
     async def stream(self, after: int) -> AsyncGenerator[Piece]:
         """Yield pieces with all posts whose ids are larger than `after`.
