@@ -9,11 +9,10 @@ import orjson
 
 from postd.protocol.gzip import Part, inflate, make_part
 
-SEPARATOR = b",\n"
-"""The text between two posts of a list."""
+COMMA = b","
+"""Before each post of a piece; the first post of a list has a bracket in its place."""
 
-_START = b'  {\n    "id": '
-_END = b"\n  }" + SEPARATOR  # occurs nowhere else in a list: JSON has no line breaks in strings
+_START = COMMA + b'\n  {\n    "id": '  # occurs nowhere else in a list: JSON has no line breaks in strings
 
 PIECE_OVERHEAD_BYTES = 512
 """The memory of a piece beside its posts, in bytes."""
@@ -22,12 +21,12 @@ PIECE_OVERHEAD_BYTES = 512
 def encode_posts(posts: Iterable[tuple[int, str]]) -> list[bytes]:
     """Encode posts, for `join_posts`."""
     dumps = orjson.dumps
-    return [b'  {\n    "id": %d,\n    "post": %b' % (post_id, dumps(text)) for post_id, text in posts]
+    return [b'%d,\n    "post": %b\n  }' % (post_id, dumps(text)) for post_id, text in posts]
 
 
 def join_posts(encoded: Sequence[bytes]) -> bytes:
-    """Return encoded posts as the elements of a list, without its brackets. The last one, too, has a separator."""
-    return _END.join([*encoded, b""])
+    """Return encoded posts as the elements of a list, each with a comma before it."""
+    return _START.join([b"", *encoded])
 
 
 def last_id(encoded: Sequence[bytes]) -> int:
@@ -36,8 +35,8 @@ def last_id(encoded: Sequence[bytes]) -> int:
 
 
 def compress_text(text: bytes) -> Part:
-    """Return the text of a piece compressed, without the separator at its end."""
-    return make_part(text.removesuffix(SEPARATOR))
+    """Return the text of a piece compressed, without its first comma."""
+    return make_part(text.removeprefix(COMMA))
 
 
 class Held:
@@ -58,7 +57,7 @@ class Piece:
 
     Attributes:
         length: the length of the text.
-        part: the text compressed, without the separator at its end; None if that was not needed yet.
+        part: the text compressed, without its first comma; None if that was not needed yet.
         held_bytes: the memory of the piece in all its forms, in bytes.
     """
 
@@ -82,11 +81,11 @@ class Piece:
 
     @property
     def text(self) -> bytes:
-        """The posts as elements of a list, each with a separator."""
+        """The posts as elements of a list, each with a comma before it."""
         if self._text is not None:
             return self._text
         assert self.part is not None
-        return inflate(self.part.deflated) + SEPARATOR
+        return COMMA + inflate(self.part.deflated)
 
     @property
     def plain_bytes(self) -> int:
@@ -115,8 +114,8 @@ class Piece:
             begin = bisect_right(posts, after, key=_id_of)
             return posts[begin : None if limit is None else begin + limit]
         if limit is not None and limit < self.count:
-            return self.text.split(_END, limit)[:limit]
-        return self.text.split(_END)[:-1]
+            return self.text.split(_START, limit + 1)[1 : limit + 1]
+        return self.text.split(_START)[1:]
 
     def changed(self, changes: Mapping[int, str | None]) -> list[bytes]:
         """Return the encoded posts after changes: to the id of a post its new text, None for a deleted one."""
@@ -134,7 +133,7 @@ class Piece:
         For a few changes that is cheaper than `changed`.
         """
         text, added = self.text, list[tuple[int, str]]()
-        last = _id_of(text, text.rindex(_START)) if self.count else self.low
+        last = _id_of(text, text.rindex(_START) + len(_START)) if self.count else self.low
         for post_id, post in sorted(changes.items()):
             if post is None:
                 return None
@@ -144,11 +143,11 @@ class Piece:
             start = text.find(b"%b%d," % (_START, post_id))
             if start == -1:
                 return None
-            rest = text.index(_END, start) + len(_END)
-            text = b"".join([text[:start], join_posts(encode_posts([(post_id, post)])), text[rest:]])
+            end = text.find(_START, start + len(_START))
+            rest = text[end:] if end != -1 else b""
+            text = b"".join([text[:start], join_posts(encode_posts([(post_id, post)])), rest])
         return text + join_posts(encode_posts(added)), self.count + len(added)
 
 
 def _id_of(encoded: bytes, start: int = 0) -> int:
-    start += len(_START)
     return int(encoded[start : encoded.index(b",", start)])

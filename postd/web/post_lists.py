@@ -10,7 +10,7 @@ from postd.http.responses import JSON, Response, StreamedResponse
 from postd.model import Version
 from postd.store.interface import PostStore
 from postd.web.compression import INLINE_MAX_BYTES, VARY, NegotiatedText, not_modified_if_current
-from postd.web.encoded_piece import SEPARATOR, encode_posts, join_posts, last_id
+from postd.web.encoded_piece import COMMA, encode_posts, join_posts, last_id
 from postd.web.encoded_posts import EncodedPosts, starting_after
 from postd.web.streamed_list import CLOSING, EMPTY, OPENING, StreamedSnapshot, stream_list
 
@@ -123,4 +123,5 @@ class PostLists:
 
 
 def _body(texts: Sequence[bytes]) -> bytes:
-    return b"".join([OPENING, *texts]).removesuffix(SEPARATOR) + CLOSING if any(texts) else EMPTY
+    text = b"".join(texts)
+    return b"".join([OPENING, text.removeprefix(COMMA), CLOSING]) if text else EMPTY

@@ -10,13 +10,12 @@ from postd.http.interface import Request
 from postd.http.responses import JSON, Response, StreamedResponse, make_streamed_response
 from postd.protocol.gzip import HEADER, TRAILER_BYTES, Part, Stream, make_part
 from postd.web.compression import GZIP, INLINE_MAX_BYTES, gzip_etag, not_modified_if_current, wants_gzip
-from postd.web.encoded_piece import SEPARATOR, Piece, compress_text
+from postd.web.encoded_piece import COMMA, Piece, compress_text
 from postd.web.encoded_posts import RETAINED_MAX_BYTES, SNAPSHOT_POSTS, EncodedPosts
 
-OPENING, CLOSING, EMPTY = b"[\n", b"\n]\n", b"[]\n"
+OPENING, CLOSING, EMPTY = b"[", b"\n]\n", b"[]\n"
 
-_ENDS = len(OPENING) - len(SEPARATOR) + len(CLOSING)
-_GZIPPED = {text: make_part(text) for text in (OPENING, SEPARATOR, CLOSING, EMPTY)}
+_GZIPPED = {text: make_part(text) for text in (OPENING, COMMA, CLOSING, EMPTY)}
 
 
 def stream_list(request: Request, pieces: AsyncGenerator[Piece], headers: Mapping[bytes, bytes]) -> StreamedResponse:
@@ -51,7 +50,7 @@ class StreamedSnapshot:
         self._headers = headers
         self._posts, self._after = posts, after
         self._may_be_streamed = sum(piece.count for piece in pieces) > SNAPSHOT_POSTS
-        self._length = _ENDS + sum(piece.length for piece in pieces)
+        self._length = sum(piece.length for piece in pieces) + len(CLOSING)  # OPENING takes the place of a comma
         self._compressing: SingleFlight[None, None] = SingleFlight()
 
     async def respond(self, request: Request) -> Response | StreamedResponse:
@@ -70,7 +69,7 @@ class StreamedSnapshot:
         if any(piece.part is None for piece in self._pieces):
             await self._compressing.run(None, self._compress)
         parts = [piece.part for piece in self._pieces if piece.part is not None]
-        between = (len(parts) - 1) * len(_GZIPPED[SEPARATOR].deflated)
+        between = (len(parts) - 1) * len(_GZIPPED[COMMA].deflated)
         ends = len(HEADER) + len(_GZIPPED[OPENING].deflated) + len(_GZIPPED[CLOSING].deflated) + TRAILER_BYTES
         # Another process may have other pieces of the same list.
         lengths = b",".join([b"%d:%d" % (part.length, len(part.deflated)) for part in parts])
@@ -98,14 +97,13 @@ async def _each(pieces: Sequence[Piece]) -> AsyncGenerator[Piece]:
 
 
 async def _generate(pieces: AsyncIterable[Piece]) -> AsyncGenerator[bytes]:
-    # Only the first and the last piece are copied.
-    text, before = b"", OPENING
+    is_first = True
     async for piece in pieces:
         if piece.count:
-            if text:
-                yield text
-            text, before = before + piece.text, b""
-    yield text.removesuffix(SEPARATOR) + CLOSING if text else EMPTY
+            # The others are not copied.
+            yield OPENING + piece.text.removeprefix(COMMA) if is_first else piece.text
+            is_first = False
+    yield EMPTY if is_first else CLOSING
 
 
 async def _generate_gzip(pieces: AsyncIterable[Piece]) -> AsyncGenerator[bytes]:
@@ -117,5 +115,5 @@ async def _generate_gzip(pieces: AsyncIterable[Piece]) -> AsyncGenerator[bytes]:
                 piece.keep_part(compress_text(piece.text))
             assert piece.part is not None
             yield begun + stream.add(_GZIPPED[before]) + stream.add(piece.part)
-            begun, before = b"", SEPARATOR
-    yield begun + stream.add(_GZIPPED[CLOSING if before == SEPARATOR else EMPTY]) + stream.end()
+            begun, before = b"", COMMA
+    yield begun + stream.add(_GZIPPED[CLOSING if before == COMMA else EMPTY]) + stream.end()
