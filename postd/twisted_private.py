@@ -165,6 +165,27 @@ def has_buffered_output(transport: Any) -> bool:
     return bool(transport._tempDataBuffer) or len(transport.dataBuffer) > transport.offset
 
 
+def send_pieces(transport: Any) -> bool:
+    """Send the writes that a socket's transport has buffered, without joining them as `doWrite` does.
+
+    `doWrite` has to send those that this leaves: a single one, or more than its limit.
+
+    Returns:
+        False if the kernel has accepted only a part. The rest is buffered, and `doWrite` sends it.
+    """
+    pieces, length = transport._tempDataBuffer, transport._tempDataLen
+    if len(pieces) < 2 or transport.dataBuffer or length > transport.SEND_LIMIT:
+        return True
+    try:
+        sent = transport.socket.sendmsg(pieces)
+    except OSError:  # `doWrite` meets it, too
+        return True
+    transport._tempDataBuffer, transport._tempDataLen = [], 0
+    if sent < length:
+        transport.dataBuffer, transport.offset = b"".join(pieces), sent
+    return bool(sent == length)
+
+
 NoPushProducer = _NoPushProducer
 """A producer that does nothing, for transports that cannot pause, such as those of tests."""
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -55,6 +56,7 @@ from postd.twisted_private import (
     make_twistd_log_observer,
     parse_proxy,
     release_request,
+    send_pieces,
     systemd_sockets,
     take_adopted_socket,
 )
@@ -221,6 +223,33 @@ def test_output_is_buffered_until_the_kernel_has_taken_all_of_it() -> None:
     for buffered in (True, True, False):
         transport.doWrite()
         assert has_buffered_output(transport) is buffered
+
+
+@pytest.mark.parametrize("accepted", [0, 3, 5, 7])
+def test_pieces_are_sent_without_joining_them(accepted: int) -> None:
+    sent = list[bytes]()
+
+    def sendmsg(pieces: list[bytes]) -> int:
+        sent.append(b"".join(pieces)[:accepted])
+        return accepted
+
+    class Transport(FileDescriptor):
+        connected = True
+        socket = SimpleNamespace(sendmsg=sendmsg)
+
+        def writeSomeData(self, data: bytes) -> int:
+            sent.append(bytes(data))
+            return len(data)
+
+    transport = Transport(MemoryReactor())
+    transport.writeSequence([b"one", b"more"])
+    assert send_pieces(transport) is (accepted == 7)
+    assert has_buffered_output(transport) is (accepted < 7)
+    transport.write(b"last")
+    assert send_pieces(transport)  # a single one: it is left to `doWrite`, as is the rest
+    transport.doWrite()
+    assert b"".join(sent) == b"onemorelast"
+    assert not has_buffered_output(transport)
 
 
 def test_no_push_producer_stands_in_for_a_transport_that_cannot_pause() -> None:
