@@ -214,6 +214,7 @@ class _PolledConnection(FileDescriptor):
             if is_read:
                 self.readConnectionLost(reason)
             else:
+                self.stopWriting()  # `connectionLost` does so after calls of the producer, which may fail
                 self.connectionLost(reason)
         except Exception:  # noqa: BLE001 - of the protocol
             _log.failure("a connection could not be closed")

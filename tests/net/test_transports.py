@@ -475,6 +475,24 @@ def test_failing_producer_ends_its_connection_only(one: Connection) -> None:
     assert [event["log_failure"].type for event in events] == [RuntimeError]
 
 
+def test_connection_whose_producer_cannot_stop_is_polled_no_more(one: Connection) -> None:
+    """It hangs up, and would be reported each time."""
+
+    class FailingProducer(PushProducer):
+        def stopProducing(self) -> None:
+            raise RuntimeError("of the producer")
+
+    one.transport.registerProducer(FailingProducer(), streaming=True)
+    one.write(b"x" * 1_000_000)
+    one.reactor.turn()
+    one.client.close()
+    with capturedLogs() as events:
+        for _ in range(3):
+            one.reactor.turn()
+    assert one.reactor.readers == []
+    assert [event["log_failure"].type for event in events] == [RuntimeError]
+
+
 def test_failing_protocol_does_not_keep_others_from_sending(connect: Connect) -> None:
     failing, other = connect(FailingProtocol()), connect()
     failing.transport.loseConnection()
