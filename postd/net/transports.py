@@ -216,7 +216,7 @@ class _PolledConnection(FileDescriptor):
             else:
                 self.stopWriting()  # `connectionLost` does so after calls of the producer, which may fail
                 self.connectionLost(reason)
-        except Exception:  # noqa: BLE001 - of the protocol
+        except BaseException:  # noqa: BLE001 - likewise
             _log.failure("a connection could not be closed")
 
     def write(self, data: bytes) -> None:
@@ -251,7 +251,7 @@ class _PolledConnection(FileDescriptor):
         self._at_once_left = AT_ONCE_MAX_BYTES
         try:
             reason = self.doWrite()
-        except Exception as error:  # noqa: BLE001 - of the producer
+        except BaseException as error:  # noqa: BLE001 - of the producer, likewise
             _log.failure("a connection could not send")
             reason = error
         self._is_sending = False

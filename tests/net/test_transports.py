@@ -97,7 +97,7 @@ class FailingProtocol(NotingProtocol):
 
     def connectionLost(self, reason: Failure) -> None:  # type: ignore[override]  # without its default
         super().connectionLost(reason)
-        raise RuntimeError("of the protocol")
+        raise SystemExit
 
 
 @implementer(IPushProducer)
@@ -249,7 +249,7 @@ def test_failing_protocol_ends_its_connection_only(connect: Connect) -> None:
         failing.reactor.poll()
     assert failing.reason() is SystemExit
     assert other.protocol.received == [b"x"]
-    assert [event["log_failure"].type for event in events] == [SystemExit, RuntimeError]
+    assert [event["log_failure"].type for event in events] == [SystemExit, SystemExit]
     other.respond(b"response")
     other.reactor.poll()
     assert other.client.recv(20) == b"response"
@@ -465,14 +465,14 @@ def test_error_ends_the_connection(one: Connection) -> None:
 def test_failing_producer_ends_its_connection_only(one: Connection) -> None:
     class FailingProducer(PushProducer):
         def resumeProducing(self) -> None:
-            raise RuntimeError("of the producer")
+            raise SystemExit
 
     one.transport.registerProducer(FailingProducer(), streaming=True)
     one.write(b"x" * 70_000)
     with capturedLogs() as events:
         one.reactor.turn()
-    assert one.reason() is RuntimeError
-    assert [event["log_failure"].type for event in events] == [RuntimeError]
+    assert one.reason() is SystemExit
+    assert [event["log_failure"].type for event in events] == [SystemExit]
 
 
 def test_connection_whose_producer_cannot_stop_is_polled_no_more(one: Connection) -> None:
@@ -500,7 +500,7 @@ def test_failing_protocol_does_not_keep_others_from_sending(connect: Connect) ->
     with capturedLogs() as events:
         failing.reactor.turn()
     assert other.client.recv(10) == b""
-    assert [event["log_failure"].type for event in events] == [RuntimeError]
+    assert [event["log_failure"].type for event in events] == [SystemExit]
 
 
 def test_long_output_takes_turns_and_short_output_is_sent_at_once(connect: Connect) -> None:
