@@ -8,6 +8,7 @@ Departures from stock Twisted, whose parsers are used:
 - So does an address that is neither IPv4 nor IPv6: it would be used unchecked in the log and in the counts of failed
   logins, and a UNIX address could pass for a trusted peer.
 - A header may arrive in pieces of any size.
+- A client may half-close the connection; stock Twisted closes it, and the client loses its responses.
 - The client certificate of the connection belongs to the proxy, so the client that the header names has none.
 """
 
@@ -15,7 +16,14 @@ from typing import Any, cast
 
 from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IAddress, IListeningPort, IProtocol, IProtocolFactory, IStreamServerEndpoint
+from twisted.internet.interfaces import (
+    IAddress,
+    IHalfCloseableProtocol,
+    IListeningPort,
+    IProtocol,
+    IProtocolFactory,
+    IStreamServerEndpoint,
+)
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from zope.interface import implementer
 
@@ -47,6 +55,7 @@ class ProxyProtocolEndpoint:
         return listening
 
 
+@implementer(IHalfCloseableProtocol)
 class _ProxiedConnection(ProtocolWrapper):
     """A connection whose peer and host are those of its PROXY header."""
 
@@ -85,6 +94,15 @@ class _ProxiedConnection(ProtocolWrapper):
             return
         if rest:
             self.wrappedProtocol.dataReceived(rest)
+
+    def readConnectionLost(self) -> None:
+        if self._addresses is not None and IHalfCloseableProtocol.providedBy(self.wrappedProtocol):
+            cast(Any, self.wrappedProtocol).readConnectionLost()
+        else:
+            self.loseConnection()
+
+    def writeConnectionLost(self) -> None:
+        """Called when this side is closed."""
 
 
 def _header_bytes(begun: bytearray) -> int | None:

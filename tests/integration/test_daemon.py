@@ -125,6 +125,13 @@ def test_haproxy_endpoint_serves(tmp_path: Path) -> None:
             client.sendall(b"PROXY UNKNOWN\r\nGET /post?after=7 HTTP/1.0\r\nHost: x\r\n\r\n")
             assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
         daemon.wait_for("after=7")
+        with (
+            socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_S) as client,
+            client.makefile("rb") as file,
+        ):
+            client.sendall(b"PROXY UNKNOWN\r\n" + b"GET /post HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
+            client.shutdown(socket.SHUT_WR)
+            assert file.read().count(b"HTTP/1.1 200 OK") == 5
     (line,) = [line for line in daemon.log.splitlines() if "after=7" in line]
     assert "127.0.0.1" in line
 

@@ -3,9 +3,11 @@
 from typing import Any
 
 import pytest
+from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.logger import capturedLogs
+from zope.interface import implementer
 
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
 
@@ -24,6 +26,16 @@ class Heard(Protocol):
         self.data += data
 
 
+@implementer(IHalfCloseableProtocol)
+class HalfCloseable(Heard):
+    input_ended = False
+
+    def readConnectionLost(self) -> None:
+        self.input_ended = True
+
+    def writeConnectionLost(self) -> None: ...
+
+
 class Endpoint:
     """An endpoint that keeps its factory."""
 
@@ -34,8 +46,8 @@ class Endpoint:
 
 
 class Connection:
-    def __init__(self) -> None:
-        self.heard = Heard()
+    def __init__(self, heard: Heard | None = None) -> None:
+        self.heard = heard or Heard()
         endpoint: Any = Endpoint()
         ProxyProtocolEndpoint(endpoint).listen(Factory.forProtocol(lambda: self.heard))
         self.transport = StringTransportWithDisconnection()
@@ -70,6 +82,23 @@ def test_header_names_the_peer(header: bytes, host: str, piece: int) -> None:
     connection.send(header + b"GET / HTTP/1.1\r\n", piece)
     assert connection.heard.data == b"GET / HTTP/1.1\r\n"
     assert connection.protocol.getPeer().host == host
+
+
+def test_half_closed_connection_stays_if_its_protocol_allows_that() -> None:
+    heard = HalfCloseable()
+    connection = Connection(heard)
+    connection.send(V2_TCP4)
+    connection.protocol.readConnectionLost()
+    assert heard.input_ended
+    assert connection.transport.connected
+
+
+@pytest.mark.parametrize(("heard", "sent"), [(Heard(), V2_TCP4), (HalfCloseable(), V2_TCP4[:-1])])
+def test_half_closed_connection_is_closed_otherwise(heard: Heard, sent: bytes) -> None:
+    connection = Connection(heard)
+    connection.send(sent)
+    connection.protocol.readConnectionLost()
+    assert not connection.transport.connected
 
 
 @pytest.mark.parametrize("piece", [0, 1])
