@@ -40,7 +40,7 @@ AT_ONCE_MAX_BYTES = 64 * 1024
 before it pauses the producer. Otherwise a long response would be sent in one turn to a client that keeps up."""
 
 HELD_MAX = 32
-"""How many connections hold a response until those that are readable, too, are read: at most 2 MiB."""
+"""How many connections hold a response until those that are readable, too, are read: about 2 MiB at most."""
 
 _HUNG_UP = EPOLLERR | EPOLLHUP
 
@@ -58,7 +58,7 @@ class Polled(Protocol):
         """Return the descriptor of the socket."""
 
     def handle(self, event: int) -> None:
-        """Read, or add the connection to the queue if it is writable; `event` is what epoll reports."""
+        """Read, let the connection send, or end it; `event` is what epoll reports."""
 
     def send(self) -> None:
         """Send the buffered output."""
@@ -192,14 +192,15 @@ class _PolledConnection(FileDescriptor):
 
     def handle(self, event: int) -> None:
         reason: Any = None
+        event &= self._events | _HUNG_UP  # one that was handled before may have changed them
         if event & EPOLLIN:
             self._at_once_left = AT_ONCE_MAX_BYTES
             try:
                 reason = self.doRead()
             except BaseException as error:  # noqa: BLE001 - of the protocol; the reactor does not stop for these, either
-                _log.failure("a connection could not be read")
+                _log.failure("{connection}: could not be read", connection=self.logPrefix())
                 reason = error
-        elif not event & EPOLLOUT or event & _HUNG_UP:
+        elif event & _HUNG_UP:
             reason = CONNECTION_DONE if self._events & EPOLLIN else CONNECTION_LOST
         if reason is not None:
             self.lose(Failure(reason), is_read=reason is CONNECTION_DONE)
@@ -217,7 +218,7 @@ class _PolledConnection(FileDescriptor):
                 self.stopWriting()  # `connectionLost` does so after calls of the producer, which may fail
                 self.connectionLost(reason)
         except BaseException:  # noqa: BLE001 - likewise
-            _log.failure("a connection could not be closed")
+            _log.failure("{connection}: could not be closed", connection=self.logPrefix())
 
     def write(self, data: bytes) -> None:
         left = self._at_once_left = self._at_once_left - len(data)
@@ -252,7 +253,7 @@ class _PolledConnection(FileDescriptor):
         try:
             reason = self.doWrite()
         except BaseException as error:  # noqa: BLE001 - of the producer, likewise
-            _log.failure("a connection could not send")
+            _log.failure("{connection}: could not send", connection=self.logPrefix())
             reason = error
         self._is_sending = False
         if reason is not None:

@@ -199,6 +199,20 @@ def test_paused_connection_is_not_read(connect: Connect) -> None:
     assert other.protocol.received == [b"x"]
 
 
+def test_blocked_connection_that_another_one_has_paused_is_not_read(connect: Connect) -> None:
+    one, other = connect(), connect()
+    other.write(bytes(1_000_000))
+    one.reactor.turn()
+    one.protocol.dataReceived = lambda _: other.transport.pauseProducing()
+    for connection in (one, other):
+        connection.client.send(b"x")
+    other.client.recv(1_000_000)
+    one.reactor.poll()
+    assert other.protocol.received == []
+    one.reactor.turn()
+    assert other.is_readable()
+
+
 def test_connection_that_another_one_has_closed_is_not_read(connect: Connect) -> None:
     one, other = connect(), connect()
     one.protocol.dataReceived = lambda _: other.transport.connectionLost(Failure(ConnectionDone()))
