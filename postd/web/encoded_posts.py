@@ -55,6 +55,7 @@ class EncodedPosts:
         self._version: Version | None = None
         self._pieces: list[Piece] = []
         self._highs: list[int] = []  # of the pieces, to search in
+        self._has_all = False  # there are no gaps
         self._plain_bytes = self._compressed_bytes = 0
         self._held = Held()
         self._lock = Semaphore(1)  # for changes of the pieces
@@ -146,8 +147,10 @@ class EncodedPosts:
 
     def _find(self, after: int, many: int) -> tuple[list[Piece], int | None]:
         """Return the pieces with the next posts after an id, and the id after which one is absent, else None."""
-        found = list[Piece]()
         index = bisect_right(self._highs, after)
+        if self._has_all and many >= SNAPSHOT_POSTS:
+            return self._pieces[index:], None
+        found = list[Piece]()
         while many > 0 and after < POST_ID_MAX:
             if index == len(self._pieces) or self._pieces[index].low > after:
                 return found, after
@@ -250,6 +253,7 @@ class EncodedPosts:
         self._plain_bytes = sum(piece.plain_bytes for piece in pieces)
         self._compressed_bytes = compressed_bytes
         self._pieces, self._highs = pieces, [piece.high for piece in pieces]
+        self._has_all = [piece.low for piece in pieces] == [0, *self._highs][:-1] and self._highs[-1:] == [POST_ID_MAX]
 
     async def _pause_if_long(self) -> None:
         """Let the reactor do other work if this has taken long."""
