@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.daemon import Daemon
 
-POSTS = 500_000
+POSTS = 1_000_000
 
 
 @pytest.fixture(scope="module")
@@ -70,4 +70,4 @@ def test_long_list_does_not_block_other_requests(daemon: Daemon) -> None:
             served += 1
             time.sleep(0.005)
     reader.join()
-    assert served >= 5, served  # blocked, it would be 1 or 2
+    assert served > 20, served
