@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.contenders import redis_beside
-from bench.loads import CONNECTIONS, load, processes_of, script
+from bench.loads import CONNECTIONS, cpu_s, load, processes_of, script
 from bench.servers import Address, Server
 from bench.workloads import SHORT_LIST, Duration, check_list, serving_short_list
 
@@ -31,12 +31,11 @@ def measure_cpu_on_redis(workers: int, server: Server, folder: Path, duration: D
 def cpu_of(server: Server, address: Address, duration: Duration, options: Sequence[str]) -> float:
     """Return the microseconds for a request."""
     load(server, address.port, duration.warm_up_s, options)
-    before = cpu_us(address.pid)
+    before = total_cpu_s(address.pid)
     requests = load(server, address.port, duration.measured_s, options).requests
-    return (cpu_us(address.pid) - before) / requests
+    return (total_cpu_s(address.pid) - before) / requests * 1e6
 
 
-def cpu_us(pid: int) -> float:
-    """Return the CPU time of a process and of its descendants until now."""
-    threads = (thread for process in processes_of(pid) for thread in Path(f"/proc/{process}/task").iterdir())
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1000
+def total_cpu_s(pid: int) -> float:
+    """Return the processor time of a process and of its descendants until now."""
+    return sum(map(cpu_s, processes_of(pid)))

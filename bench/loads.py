@@ -133,6 +133,15 @@ def pss_mib(pid: int) -> float:
     return total / 1024
 
 
+def cpu_s(pid: int) -> float:
+    """Return the processor time of all threads of a process (clock_getcpuclockid(3)).
+
+    Raises:
+        OSError: it has exited.
+    """
+    return time.clock_gettime(~pid << 3 | 2)
+
+
 def processes_of(pid: int) -> Iterator[int]:
     """Yield the ids of a process and of its descendants."""
     yield pid

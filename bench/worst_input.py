@@ -28,6 +28,7 @@ from statistics import median
 from msgspec import Struct
 
 from bench.hostile import FIELDS, harmless, patterns
+from bench.loads import cpu_s
 from bench.open_loop import Latencies, OpenLoop, random_moments
 from bench.report import processor, table
 from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, ask
@@ -101,11 +102,6 @@ def serving(issuer: str) -> Iterator[Server]:
             server.kill()
 
 
-def cpu_s(server: Server) -> float:
-    """Return the processor time of all threads of the server (clock_getcpuclockid(3))."""
-    return time.clock_gettime(~server.process.pid << 3 | 2)
-
-
 def variants(field: str, text: str, count: int) -> list[bytes]:
     return [FIELDS[field](text[: len(text) - number]) for number in range(count)]
 
@@ -130,14 +126,14 @@ def cost_ms(server: Server, requests: Sequence[bytes]) -> float:
     """Return the median processor time of requests in sequence, in milliseconds."""
     costs = []
     for request in requests:
-        before = cpu_s(server)
+        before = cpu_s(server.process.pid)
         with socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_MAX_S) as connection:
             connection.sendall(request)
             connection.shutdown(socket.SHUT_WR)
             with suppress(ConnectionError):  # closed before the whole request was read
                 while connection.recv(64 * 1024):
                     pass
-        costs.append((cpu_s(server) - before) * 1000)
+        costs.append((cpu_s(server.process.pid) - before) * 1000)
     return max(COST_MIN_MS, median(costs))
 
 
@@ -219,14 +215,14 @@ def measure(name: str, issuer: str, requests: Sequence[bytes], seconds: float) -
         others = OpenLoop("postd", server.port, "/post", body)
         others.ask(OTHERS_PER_S, 1.0)
         pool.apply(os.getpid)  # starts the process
-        before, start = cpu_s(server), time.monotonic()
+        before, start = cpu_s(server.process.pid), time.monotonic()
         attacking = pool.apply_async(attack, (server.port, requests, seconds))
         try:
             latencies = others.ask(OTHERS_PER_S, seconds)
         except BenchError as error:
             print(f"{name}: {error}", file=sys.stderr)
             latencies = Latencies([math.inf], [0.0])
-        cores = (cpu_s(server) - before) / (time.monotonic() - start)
+        cores = (cpu_s(server.process.pid) - before) / (time.monotonic() - start)
         sent, answered = attacking.get(ANSWER_MAX_S * 2)
     row = Row(name, sent, answered, cores, latencies)
     print(f"{name}: {sent} sent, {answered} answered, others' p99 {row.p99_ms:.1f} ms", file=sys.stderr, flush=True)

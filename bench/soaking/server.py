@@ -11,6 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from bench.loads import cpu_s
 from postd.auth.user_file import make_account, set_account
 from tests.issuer import INTROSPECTION
 
@@ -213,7 +214,7 @@ class Server:
     def sample(self, at_s: float) -> Sample:
         """Return the current resources of its processes; those that have just exited count as zero."""
         memory_kib = shared_kib = descriptors = threads = 0
-        cpu_s = 0.0
+        used_s = 0.0
         for pid in self.pids():
             with suppress(OSError):
                 place = Path(f"/proc/{pid}")
@@ -222,9 +223,8 @@ class Server:
                 threads += _number(r"Threads:\s+(\d+)", status)
                 shared_kib += _number(r"Pss:\s+(\d+)", (place / "smaps_rollup").read_text())
                 descriptors += len(os.listdir(place / "fd"))  # noqa: PTH208 - no paths are needed
-                ticks = (place / "stat").read_text().rpartition(")")[2].split()[11:13]
-                cpu_s += sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
-        return Sample(at_s, memory_kib / 1024, shared_kib / 1024, descriptors, threads, cpu_s)
+                used_s += cpu_s(pid)
+        return Sample(at_s, memory_kib / 1024, shared_kib / 1024, descriptors, threads, used_s)
 
 
 def _number(pattern: str, text: str) -> int:
