@@ -142,8 +142,7 @@ class Poller:
                 if len(self._written) >= HELD_MAX:
                     self._send_written()
         self.holding = False
-        if self._written:
-            self._send_written()
+        self._send_written()
         if self._sending is not None:
             self._sending.reset(0)  # if the clock was set back, it would come as much later
 
@@ -266,7 +265,7 @@ class _PolledConnection(FileDescriptor):
         return super().doWrite() if send_pieces(self) else None
 
     def writeSomeData(self, data: bytes) -> Any:
-        if not data:
+        if not data:  # `send_pieces` has sent all
             return 0
         if len(data) > self.SEND_LIMIT:
             return super().writeSomeData(data)

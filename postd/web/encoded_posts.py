@@ -253,7 +253,7 @@ class EncodedPosts:
         self._plain_bytes = sum(piece.plain_bytes for piece in pieces)
         self._compressed_bytes = compressed_bytes
         self._pieces, self._highs = pieces, [piece.high for piece in pieces]
-        self._has_all = [piece.low for piece in pieces] == [0, *self._highs][:-1] and self._highs[-1:] == [POST_ID_MAX]
+        self._has_all = [0, *self._highs] == [*(piece.low for piece in pieces), POST_ID_MAX]
 
     async def _pause_if_long(self) -> None:
         """Let the reactor do other work if this has taken long."""
