@@ -65,8 +65,8 @@ class TurnReactor:
         self.poll()
 
 
-class NotingProtocol(Protocol):
-    """Notes what is received, and why the connection was lost."""
+class RecordingProtocol(Protocol):
+    """Records the received data and the reason of the disconnect."""
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
@@ -80,7 +80,7 @@ class NotingProtocol(Protocol):
 
 
 @implementer(IHalfCloseableProtocol)
-class HalfCloseableProtocol(NotingProtocol):
+class HalfCloseableProtocol(RecordingProtocol):
     input_ended = False
 
     def readConnectionLost(self) -> None:
@@ -89,7 +89,7 @@ class HalfCloseableProtocol(NotingProtocol):
     def writeConnectionLost(self) -> None: ...
 
 
-class FailingProtocol(NotingProtocol):
+class FailingProtocol(RecordingProtocol):
     """Raises an exception when it receives data, and when it loses the connection."""
 
     def dataReceived(self, data: bytes) -> None:
@@ -102,7 +102,7 @@ class FailingProtocol(NotingProtocol):
 
 @implementer(IPushProducer)
 class PushProducer:
-    """Notes its calls."""
+    """Records its calls."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -156,7 +156,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
             ours, theirs = (stack.enter_context(one) for one in socket.socketpair())
             ours.settimeout(0)
             theirs.settimeout(5)
-            return Connection(port, reactor, (ours, theirs), protocol or NotingProtocol())
+            return Connection(port, reactor, (ours, theirs), protocol or RecordingProtocol())
 
         yield connect_one
 
