@@ -7,7 +7,8 @@ This is `KleinResource` with these departures:
 - A path is matched as sent, decoded once: `//post`, `/post//1` and `/post%2F1` do not match `/post` and `/post/1`. A
   path that is not UTF-8 is 404 instead of 400 and a traceback.
 - Methods are case-sensitive (RFC 9110 §9.1); werkzeug treats `post` as `POST`.
-- The route of a path is cached, and a view that does not wait is answered without a Deferred.
+- Routes are cached; paths that differ only in an id share one. A view that does not wait is answered without a
+  Deferred.
 - One table maps all errors (`postd.http.errors`; `postd.http.driver`).
 """
 
@@ -28,13 +29,19 @@ from postd.protocol.percent import percent_decode
 REMEMBERED_MAX = 4096
 """How many pairs of method and path are cached; the number of paths with ids is unlimited."""
 
+_ID = re.compile(rb"[1-9][0-9]{,14}")
+"""A last segment that each converter of ids accepts: it has fewer digits than `POST_ID_MAX`. No route has it as a name.
+"""
+
 VARIABLE = re.compile(r"<(?:\w+:)?(?:\w+_)?(\w+)>")
 
-_Match = tuple[Callable[..., Coroutine[Any, Any, Response | StreamedResponse]], Mapping[str, Any], str]
+_View = Callable[..., Coroutine[Any, Any, Response | StreamedResponse]]
+
+_Match = tuple[_View, Mapping[str, Any], str]
 """A view, its arguments, and the route for the log."""
 
 
-ViewT = TypeVar("ViewT", bound=Callable[..., Coroutine[Any, Any, Response | StreamedResponse]])
+ViewT = TypeVar("ViewT", bound=_View)
 
 
 class Application(Klein):
@@ -54,6 +61,8 @@ class Router(KleinResource):
         self._views = views
         self._urls = app.url_map.bind("host.invalid")
         self._remembered: dict[tuple[bytes, bytes], _Match] = {}
+        # By method and the path before an id: view, name of its argument, route.
+        self._remembered_for_ids: dict[tuple[bytes, bytes], tuple[_View, str, str]] = {}
 
     def render(self, request: Any) -> Any:
         asked = request.method, request.path
@@ -74,16 +83,29 @@ class Router(KleinResource):
         return respond(request, view(request, **arguments))
 
     def _match(self, method: bytes, path: bytes) -> _Match:
+        parent, _, last = path.rpartition(b"/")
+        post_id = int(last) if _ID.fullmatch(last) else 0
+        known = self._remembered_for_ids.get((method, parent)) if post_id else None
+        if known is not None:
+            view, name, route = known
+            match: _Match = view, {name: post_id}, route
+        else:
+            match = view, arguments, route = self._look_up(method, path)
+            if post_id and [*arguments.values()] == [post_id]:
+                self._remembered_for_ids[method, parent] = view, next(iter(arguments)), route
+        if len(self._remembered) >= REMEMBERED_MAX:
+            self._remembered.clear()
+            self._remembered_for_ids.clear()
+        self._remembered[method, path] = match
+        return match
+
+    def _look_up(self, method: bytes, path: bytes) -> _Match:
         name = method.decode("ascii")
         # werkzeug would upper-case the method; a name with a space matches no rule.
         name = name if name == name.upper() else f"not {name}"
         rule, arguments = self._urls.match(_path(path), name, return_rule=True)
         # The method itself, after which Klein names the endpoint: Klein's own call would make a Deferred of it.
-        match = getattr(self._views, rule.endpoint), arguments, VARIABLE.sub(r"<\1>", rule.rule)
-        if len(self._remembered) >= REMEMBERED_MAX:
-            self._remembered.clear()
-        self._remembered[method, path] = match
-        return match
+        return getattr(self._views, rule.endpoint), arguments, VARIABLE.sub(r"<\1>", rule.rule)
 
 
 def _path(path: bytes) -> str:
