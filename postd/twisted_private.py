@@ -8,7 +8,7 @@ checked with Twisted 26.10. No other module of postd uses a private name of anot
 import importlib
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -165,25 +165,39 @@ def has_buffered_output(transport: Any) -> bool:
     return bool(transport._tempDataBuffer) or len(transport.dataBuffer) > transport.offset
 
 
+def buffer_pieces(transport: Any, pieces: Sequence[bytes | memoryview]) -> None:
+    """Do what `writeSequence` of a socket's transport does, which refuses a `memoryview`."""
+    if transport.connected and not transport._writeDisconnected:
+        transport._tempDataBuffer += pieces
+        transport._tempDataLen += sum(map(len, pieces))
+        transport._maybePauseProducer()
+        transport.startWriting()
+
+
 def send_pieces(transport: Any) -> bool:
     """Send the writes that a socket's transport has buffered, without joining them as `doWrite` does.
 
-    `doWrite` has to send those that this leaves: a single one, or more than its limit.
-
     Returns:
-        False if the kernel has accepted only a part. The rest is buffered, and `doWrite` sends it.
+        False if the kernel has not accepted all of them. Otherwise `doWrite` has to be called: it sends what this
+        leaves, such as a single write, and ends the output.
     """
-    pieces, length = transport._tempDataBuffer, transport._tempDataLen
-    if len(pieces) < 2 or transport.dataBuffer or length > transport.SEND_LIMIT:
+    pieces = transport._tempDataBuffer
+    if len(pieces) < 2 or transport.dataBuffer:
         return True
     try:
         sent = transport.socket.sendmsg(pieces)
-    except OSError:  # `doWrite` meets it, too
+    except BlockingIOError:
+        return False
+    except OSError:  # `doWrite` meets it, too, or they are more than the kernel takes at a time
         return True
-    transport._tempDataBuffer, transport._tempDataLen = [], 0
-    if sent < length:
-        transport.dataBuffer, transport.offset = b"".join(pieces), sent
-    return bool(sent == length)
+    transport._tempDataLen -= sent
+    for index, piece in enumerate(pieces):
+        if sent < len(piece):
+            transport._tempDataBuffer = [memoryview(piece)[sent:], *pieces[index + 1 :]]
+            return False
+        sent -= len(piece)
+    transport._tempDataBuffer = []
+    return True
 
 
 NoPushProducer = _NoPushProducer

@@ -1,6 +1,7 @@
 """The private names of Twisted behave as `postd.twisted_private` relies on, and no other module uses any."""
 
 import ast
+import errno
 import importlib
 import inspect
 import os
@@ -9,7 +10,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -46,6 +47,7 @@ from postd.twisted_private import (
     AuthSessionWrapper,
     DecodedHeaders,
     NoPushProducer,
+    buffer_pieces,
     canonical_header_name,
     close_without_shutdown,
     has_buffered_output,
@@ -225,31 +227,59 @@ def test_output_is_buffered_until_the_kernel_has_taken_all_of_it() -> None:
         assert has_buffered_output(transport) is buffered
 
 
-@pytest.mark.parametrize("accepted", [0, 3, 5, 7])
-def test_pieces_are_sent_without_joining_them(accepted: int) -> None:
-    sent = list[bytes]()
+@pytest.mark.parametrize("accepted", [0, 1, 3, 5, 11])
+@pytest.mark.parametrize("pieces", [[b"one", b"more", b"last"], [b"one", b"", b"morelast"]])
+def test_pieces_are_sent_without_joining_them(pieces: list[bytes], accepted: int) -> None:
+    """`accepted` is how many bytes the kernel accepts at a time; 0: all, but none at first."""
+    sent, calls = list[bytes](), list[str]()
 
-    def sendmsg(pieces: list[bytes]) -> int:
-        sent.append(b"".join(pieces)[:accepted])
-        return accepted
+    def sendmsg(parts: Sequence[bytes | memoryview]) -> int:
+        calls.append("sendmsg")
+        if accepted == 0 and len(calls) == 1:
+            raise BlockingIOError
+        sent.append(b"".join(parts)[: accepted or None])
+        return len(sent[-1])
 
     class Transport(FileDescriptor):
         connected = True
         socket = SimpleNamespace(sendmsg=sendmsg)
 
         def writeSomeData(self, data: bytes) -> int:
-            sent.append(bytes(data))
-            return len(data)
+            calls.append("write")
+            sent.append(bytes(data)[: accepted or None])
+            return len(sent[-1])
+
+    transport = Transport(MemoryReactor())
+    buffer_pieces(transport, [memoryview(pieces[0]), *pieces[1:]])
+    assert send_pieces(transport) is (accepted == 11)
+    assert transport.dataBuffer == b""  # they are not copied
+    assert has_buffered_output(transport) is (accepted != 11)
+    transport.write(b"end")
+    for _ in range(20):
+        if send_pieces(transport):
+            transport.doWrite()
+    assert b"".join(sent) == b"onemorelastend"
+    assert not has_buffered_output(transport)
+
+
+def test_pieces_are_not_buffered_for_a_lost_connection() -> None:
+    transport = FileDescriptor(MemoryReactor())
+    buffer_pieces(transport, [b"one", b"more"])
+    assert not has_buffered_output(transport)
+
+
+def test_pieces_that_the_kernel_refuses_are_left_to_the_stock_way() -> None:
+    def sendmsg(_: object) -> int:
+        raise OSError(errno.EMSGSIZE, "")
+
+    class Transport(FileDescriptor):
+        connected = True
+        socket = SimpleNamespace(sendmsg=sendmsg)
 
     transport = Transport(MemoryReactor())
     transport.writeSequence([b"one", b"more"])
-    assert send_pieces(transport) is (accepted == 7)
-    assert has_buffered_output(transport) is (accepted < 7)
-    transport.write(b"last")
-    assert send_pieces(transport)  # a single one: it is left to `doWrite`, as is the rest
-    transport.doWrite()
-    assert b"".join(sent) == b"onemorelast"
-    assert not has_buffered_output(transport)
+    assert send_pieces(transport)
+    assert has_buffered_output(transport)
 
 
 def test_no_push_producer_stands_in_for_a_transport_that_cannot_pause() -> None:

@@ -14,7 +14,7 @@ from zope.interface import implementer
 
 from postd.http.errors import make_error_response
 from postd.http.interface import Request
-from postd.http.responses import Response, StreamedResponse
+from postd.http.responses import Parts, Response, StreamedResponse
 from postd.http.stock_request import adapt
 
 WRITE_MAX_BYTES = 64 * 1024
@@ -137,7 +137,7 @@ async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -
             else:
                 async with aclosing(made.pieces) as pieces:
                     async for piece in pieces:
-                        await flow.write(piece)
+                        await flow.writeSequence(piece)
     request.finish()
 
 
@@ -163,6 +163,12 @@ class PacedWriter:
             self._request.write(data[start : start + WRITE_MAX_BYTES])
             if self._paused is not None:
                 await self._paused
+
+    async def writeSequence(self, parts: Parts) -> None:
+        """Write parts together, undivided, and return once the transport accepts more."""
+        self._request.writeSequence(parts)
+        if self._paused is not None:
+            await self._paused
 
     def pauseProducing(self) -> None:
         if self._paused is None:

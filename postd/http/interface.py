@@ -10,7 +10,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource
 
 from postd.auth.identity import AuthenticationResult, Identity
-from postd.http.responses import Response, StreamedResponse
+from postd.http.responses import Parts, Response, StreamedResponse
 from postd.protocol.http1.head import Fields
 
 
@@ -101,6 +101,9 @@ class Request(Protocol):
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body."""
+
+    def writeSequence(self, parts: Parts) -> None:
+        """Send parts of the body together."""
 
     def finish(self) -> None:
         """End the response."""

@@ -1,6 +1,6 @@
 """Responses as values: a view returns one, and the request sends it."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from http import HTTPStatus
 from types import MappingProxyType
 
@@ -9,6 +9,9 @@ from msgspec import Struct
 TEXT = b"text/plain; charset=utf-8"
 HTML = b"text/html; charset=utf-8"
 JSON = b"application/json"
+
+Parts = Sequence[bytes | memoryview]
+"""Parts of a body to be sent together, in order."""
 
 PAGE_HEADERS: Mapping[bytes, bytes] = MappingProxyType(
     {
@@ -46,13 +49,13 @@ class StreamedResponse(Struct, frozen=True):
     Args:
         status: the HTTP status.
         head: as in `Response`, with `Content-Length` if the length is known in advance.
-        pieces: the body.
+        pieces: the body. The parts that are yielded together are sent together.
         chunked: whether the length is unknown, so that the body is sent in chunks.
     """
 
     status: int
     head: bytes
-    pieces: AsyncGenerator[bytes]
+    pieces: AsyncGenerator[Parts]
     chunked: bool
 
 
@@ -91,7 +94,11 @@ def make_redirect(location: bytes, status: HTTPStatus = HTTPStatus.FOUND) -> Res
 
 
 def make_streamed_response(
-    content_type: bytes, pieces: AsyncGenerator[bytes], headers: Mapping[bytes, bytes], *, length: int | None = None
+    content_type: bytes,
+    pieces: AsyncGenerator[Parts],
+    headers: Mapping[bytes, bytes],
+    *,
+    length: int | None = None,
 ) -> StreamedResponse:
     """Return a 200 response with a generated body; `length` is its length in bytes, None if unknown."""
     known = {} if length is None else {b"Content-Length": b"%d" % length}

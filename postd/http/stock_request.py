@@ -12,7 +12,7 @@ from postd.auth.identity import AuthenticationResult, Identity
 from postd.http.client_certificate import certificate_of
 from postd.http.errors import make_error_response
 from postd.http.interface import NativeRequest, Request
-from postd.http.responses import Response, StreamedResponse
+from postd.http.responses import Parts, Response, StreamedResponse
 from postd.http.urlencoded import FORM_MAX_BYTES
 
 
@@ -139,6 +139,9 @@ class StockRequest(NativeRequest):
 
     def write(self, data: bytes) -> None:
         self._request.write(data)
+
+    def writeSequence(self, parts: Parts) -> None:
+        self.write(b"".join(parts))
 
     def finish(self) -> None:
         self._request.finish()

@@ -9,11 +9,14 @@ Departures from stock Twisted:
 - Of the connections that are readable at the same time, the response of the first is sent at once, those of the others
   when all are read. Each sent at once would cost more: a client on another core is done with it before the next one is
   made, and sleeps. Waking it up takes the kernel as long as sending.
+- Several writes are sent by one system call, without joining them, however long they are. Stock Twisted joins them, and
+  sends at most 128 KiB.
 - Long output, which has paused its producer, waits in a queue; `LONG_SENDS_PER_TURN` connections of it send in one
   turn. Stock Twisted sends for all of them in each turn, and other requests wait meanwhile.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll
 from socket import socket
@@ -30,10 +33,10 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from postd.reactor import IReactor
-from postd.twisted_private import send_pieces
+from postd.twisted_private import buffer_pieces, has_buffered_output, send_pieces
 
 LONG_SENDS_PER_TURN = 8
-"""How many connections with long output send in one turn, each at most 128 KiB (`SEND_LIMIT`): about a millisecond."""
+"""How many connections with long output send in one turn: half a millisecond if each has 256 KiB of a list to send."""
 
 AT_ONCE_MAX_BYTES = 64 * 1024
 """How much a connection sends at once between two reads, or two sends of the queue: as much as stock Twisted queues
@@ -239,6 +242,13 @@ class _PolledConnection(FileDescriptor):
             data = data[sent:]
         super().write(data)
 
+    def writeSequence(self, iovec: Iterable[bytes | memoryview]) -> None:
+        parts = list(iovec)
+        if self.TLS or sum(map(len, parts)) <= AT_ONCE_MAX_BYTES:
+            self.write(b"".join(parts))  # at once
+        else:
+            buffer_pieces(self, parts)
+
     def abortConnection(self) -> None:
         self._at_once_left = 0
         super().abortConnection()  # type: ignore[misc]  # of the transports that this is mixed in
@@ -257,12 +267,11 @@ class _PolledConnection(FileDescriptor):
         self._is_sending = False
         if reason is not None:
             self.lose(Failure(reason))
-        elif self.dataBuffer and not self._is_written:
+        elif not self._is_written and has_buffered_output(self):
             self._poll_for(self._events | EPOLLOUT)
 
     def doWrite(self) -> Any:
-        # Joining the pieces of a long list takes a tenth of its time.
-        return super().doWrite() if send_pieces(self) else None
+        return super().doWrite() if send_pieces(self) else None  # else the kernel has not accepted all
 
     def writeSomeData(self, data: bytes) -> Any:
         if not data:  # `send_pieces` has sent all

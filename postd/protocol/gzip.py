@@ -22,9 +22,6 @@ HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x04\xff"
 
 _LAST_BLOCK = b"\x03\x00"  # empty
 
-TRAILER_BYTES = len(_LAST_BLOCK) + 8
-"""The length of a stream's end: an empty last block, the CRC-32 and the length of the text, 4 bytes each."""
-
 
 def compress(text: bytes) -> bytes:
     """Return the gzip stream of a text; for a long one zlib releases the GIL."""
@@ -67,7 +64,7 @@ class Stream:
         return part.deflated
 
     def end(self) -> bytes:
-        """Return the last `TRAILER_BYTES`: CRC-32 and length of all text that was added (RFC 1952 §2.3.1)."""
+        """Return the end: an empty block, CRC-32 and length of all text that was added (RFC 1952 §2.3.1)."""
         return _LAST_BLOCK + self._crc.to_bytes(4, "little") + (self._length % 2**32).to_bytes(4, "little")
 
 

@@ -59,9 +59,10 @@ class Piece:
         length: the length of the text.
         part: the text compressed, without its first comma; None if that was not needed yet.
         held_bytes: the memory of the piece in all its forms, in bytes.
+        plain_bytes: the memory of the uncompressed form, in bytes; 0 if only the compressed one is kept.
     """
 
-    __slots__ = ("_held", "_text", "count", "held_bytes", "high", "length", "low", "part")
+    __slots__ = ("_held", "_text", "count", "held_bytes", "high", "length", "low", "part", "plain_bytes")
 
     def __init__(self, low: int, high: int, text: bytes, count: int, held: Held) -> None:
         self.low, self.high = low, high
@@ -70,7 +71,8 @@ class Piece:
         self.part: Part | None = None
         self._text: bytes | None = text
         self._held, self.held_bytes = held, 0
-        self._hold(PIECE_OVERHEAD_BYTES + self.length)
+        self.plain_bytes = PIECE_OVERHEAD_BYTES + self.length
+        self._hold(self.plain_bytes)
 
     def __del__(self) -> None:
         self._hold(-self.held_bytes)
@@ -87,11 +89,6 @@ class Piece:
         assert self.part is not None
         return COMMA + inflate(self.part.deflated)
 
-    @property
-    def plain_bytes(self) -> int:
-        """The memory of the uncompressed form, in bytes; 0 if only the compressed one is kept."""
-        return 0 if self._text is None else PIECE_OVERHEAD_BYTES + self.length
-
     def keep_part(self, part: Part) -> None:
         """Keep the compressed form as well."""
         if self.part is None:
@@ -102,7 +99,7 @@ class Piece:
         """Keep the compressed form alone: a third of the other."""
         self.keep_part(compress_text(self.text))
         if self._text is not None:
-            self._text = None
+            self._text, self.plain_bytes = None, 0
             self._hold(-self.length)
 
     def posts(self, *, after: int = 0, limit: int | None = None) -> list[bytes]:

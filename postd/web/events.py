@@ -100,7 +100,7 @@ class Events:
 
     async def _stream(
         self, after: int | None, latest: int, revalidate: Revalidate, generation: int
-    ) -> AsyncGenerator[bytes]:
+    ) -> AsyncGenerator[list[bytes]]:
         """Yield the event stream of a subscriber; `after` is the revision that it has, None if that is unknown."""
         self._join(latest)
         try:
@@ -114,7 +114,7 @@ class Events:
                 data += b"id: %d\n\n" % after
             while not self._closed and generation > self._ended_generation and await revalidate():
                 if data:
-                    yield data
+                    yield [data]
                 try:
                     data, after = await self._read(after)
                 except StoreUnavailableError:

@@ -98,12 +98,13 @@ class PostLists:
         if snapshot is None:
             return None
         version, pieces = snapshot
-        sent = [piece for piece in (starting_after(one, span[0]) for one in pieces) if piece.count]
+        first = [starting_after(piece, span[0]) for piece in pieces[:1]]
+        sent = [piece for piece in (*first, *pieces[1:]) if piece.count]
         headers = self._headers_at(version, span)
         if sum(piece.length for piece in sent) > INLINE_MAX_BYTES:
-            first = 0 if sent[0] is pieces[0] else sent[0].length  # the others are those of the encoded posts
+            own_bytes = 0 if sent[0] is pieces[0] else sent[0].length  # the others are those of the encoded posts
             kept = StreamedSnapshot(sent, headers, self._posts, after=span[0])
-            self._keep(version, span, kept, first + _REFERENCE_BYTES * len(sent))
+            self._keep(version, span, kept, own_bytes + _REFERENCE_BYTES * len(sent))
             return kept
         body = _body([piece.text for piece in sent])
         text = NegotiatedText(JSON, body, headers)

@@ -1,19 +1,24 @@
 """Responses with a long list: pieces of encoded posts, sent one after the other at the pace of the client."""
 
-from collections.abc import AsyncGenerator, AsyncIterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
 from twisted.internet.threads import deferToThread
 
 from postd.caching import SingleFlight
+from postd.http.driver import WRITE_MAX_BYTES
 from postd.http.interface import Request
-from postd.http.responses import JSON, Response, StreamedResponse, make_streamed_response
-from postd.protocol.gzip import HEADER, TRAILER_BYTES, Part, Stream, make_part
+from postd.http.responses import JSON, Parts, Response, StreamedResponse, make_streamed_response
+from postd.protocol.gzip import HEADER, Part, Stream, make_part
 from postd.web.compression import GZIP, INLINE_MAX_BYTES, gzip_etag, not_modified_if_current, wants_gzip
 from postd.web.encoded_piece import COMMA, Piece, compress_text
 from postd.web.encoded_posts import RETAINED_MAX_BYTES, SNAPSHOT_POSTS, EncodedPosts
 
 OPENING, CLOSING, EMPTY = b"[", b"\n]\n", b"[]\n"
+
+PORTION_BYTES = 256 * 1024
+"""Minimum size of a portion of a snapshot. With smaller ones, system calls and turns of the reactor take most of the
+time; larger ones delay other requests. A slow client costs references to shared pieces, not a copy."""
 
 _GZIPPED = {text: make_part(text) for text in (OPENING, COMMA, CLOSING, EMPTY)}
 
@@ -29,6 +34,10 @@ def stream_list(request: Request, pieces: AsyncGenerator[Piece], headers: Mappin
     return make_streamed_response(JSON, _generate_gzip(pieces) if gzipped else _generate(pieces), sent)
 
 
+_Gzipped = tuple[Sequence[bytes], Mapping[bytes, bytes], int]
+"""The parts of a compressed list, its header fields, and its length."""
+
+
 class StreamedSnapshot:
     """The responses with a long list at one version: plain, gzip and 304.
 
@@ -36,7 +45,7 @@ class StreamedSnapshot:
     without a snapshot.
 
     Args:
-        pieces: the posts.
+        pieces: the posts, none of them empty.
         headers: those of all responses, `Vary` and a strong `ETag` included; the compressed representation gets another
             tag.
         posts: all posts.
@@ -50,8 +59,10 @@ class StreamedSnapshot:
         self._headers = headers
         self._posts, self._after = posts, after
         self._may_be_streamed = sum(piece.count for piece in pieces) > SNAPSHOT_POSTS
+        self._is_inflated = not all(piece.plain_bytes for piece in pieces)
         self._length = sum(piece.length for piece in pieces) + len(CLOSING)  # OPENING takes the place of a comma
-        self._compressing: SingleFlight[None, None] = SingleFlight()
+        self._gzipped: _Gzipped | None = None  # until that is needed
+        self._compressing: SingleFlight[None, _Gzipped] = SingleFlight()
 
     async def respond(self, request: Request) -> Response | StreamedResponse:
         """Return the response to GET or HEAD.
@@ -65,48 +76,78 @@ class StreamedSnapshot:
         if self._may_be_streamed and self._posts.retained_bytes > RETAINED_MAX_BYTES:
             return stream_list(request, self._posts.stream(self._after), self._headers)
         if not wants_gzip(request):
-            return make_streamed_response(JSON, _generate(_each(self._pieces)), self._headers, length=self._length)
-        if any(piece.part is None for piece in self._pieces):
-            await self._compressing.run(None, self._compress)
-        parts = [piece.part for piece in self._pieces if piece.part is not None]
-        between = (len(parts) - 1) * len(_GZIPPED[COMMA].deflated)
-        ends = len(HEADER) + len(_GZIPPED[OPENING].deflated) + len(_GZIPPED[CLOSING].deflated) + TRAILER_BYTES
-        # Another process may have other pieces of the same list.
-        lengths = b",".join([b"%d:%d" % (part.length, len(part.deflated)) for part in parts])
-        etag = gzip_etag(self._headers[b"ETag"], blake2b(lengths, digest_size=6).hexdigest().encode())
-        headers = {**self._headers, **GZIP, b"ETag": etag}
-        length = ends + between + sum(len(part.deflated) for part in parts)
-        return make_streamed_response(JSON, _generate_gzip(_each(self._pieces)), headers, length=length)
+            body = self._portions(_plain(self._pieces), copied=request.isSecure() or self._is_inflated)
+            return make_streamed_response(JSON, body, self._headers, length=self._length)
+        if self._gzipped is None:
+            self._gzipped = await self._compressing.run(None, self._compress)
+        parts, headers, length = self._gzipped
+        body = self._portions(parts, copied=request.isSecure())
+        return make_streamed_response(JSON, body, headers, length=length)
 
-    async def _compress(self) -> None:
+    async def _portions(self, parts: Iterable[bytes | memoryview], *, copied: bool) -> AsyncGenerator[Parts]:
+        """Yield the parts in portions; small ones if `copied`: each client has a copy, by TLS or because of inflating.
+
+        As a method it keeps the pieces alive while they are sent, so that they are counted.
+        """
+        least_bytes = WRITE_MAX_BYTES if copied else PORTION_BYTES
+        portion, length = list[bytes | memoryview](), 0
+        for part in parts:
+            portion.append(part)
+            length += len(part)
+            if length >= least_bytes:
+                yield portion
+                portion, length = [], 0
+        yield portion
+
+    async def _compress(self) -> _Gzipped:
         missing = [piece for piece in self._pieces if piece.part is None]
         texts = [piece.text for piece in missing]
         short = sum(map(len, texts)) <= INLINE_MAX_BYTES
-        parts = _make_parts(texts) if short else await deferToThread(_make_parts, texts)
-        for piece, part in zip(missing, parts, strict=True):
+        made = _make_parts(texts) if short else await deferToThread(_make_parts, texts)
+        for piece, part in zip(missing, made, strict=True):
             piece.keep_part(part)
+        parts = [piece.part for piece in self._pieces if piece.part is not None]
+        # Another process may have other pieces of the same list.
+        lengths = b",".join([b"%d:%d" % (part.length, len(part.deflated)) for part in parts])
+        etag = gzip_etag(self._headers[b"ETag"], blake2b(lengths, digest_size=6).hexdigest().encode())
+        gzipped = _gzip(parts)
+        return gzipped, {**self._headers, **GZIP, b"ETag": etag}, sum(map(len, gzipped))
 
 
 def _make_parts(texts: Sequence[bytes]) -> list[Part]:
     return [compress_text(text) for text in texts]
 
 
-async def _each(pieces: Sequence[Piece]) -> AsyncGenerator[Piece]:
-    for piece in pieces:
-        yield piece
+# Not by `_generate` and `_generate_gzip`: asynchronous generators take ten times as long for a piece.
 
 
-async def _generate(pieces: AsyncIterable[Piece]) -> AsyncGenerator[bytes]:
-    is_first = True
+def _plain(pieces: Sequence[Piece]) -> Iterator[bytes | memoryview]:
+    yield OPENING
+    yield memoryview(pieces[0].text)[len(COMMA) :]  # not copied
+    for piece in pieces[1:]:
+        yield piece.text
+    yield CLOSING
+
+
+def _gzip(parts: Sequence[Part]) -> list[bytes]:
+    stream = Stream()
+    gzipped, before = [HEADER], OPENING
+    for part in parts:
+        gzipped += (stream.add(_GZIPPED[before]), stream.add(part))
+        before = COMMA
+    return [*gzipped, stream.add(_GZIPPED[CLOSING]), stream.end()]
+
+
+async def _generate(pieces: AsyncIterable[Piece]) -> AsyncGenerator[list[bytes]]:
+    begun = False
     async for piece in pieces:
         if piece.count:
-            # The others are not copied.
-            yield OPENING + piece.text.removeprefix(COMMA) if is_first else piece.text
-            is_first = False
-    yield EMPTY if is_first else CLOSING
+            yield [piece.text] if begun else [OPENING, piece.text.removeprefix(COMMA)]
+            begun = True
+    yield [CLOSING if begun else EMPTY]
 
 
-async def _generate_gzip(pieces: AsyncIterable[Piece]) -> AsyncGenerator[bytes]:
+async def _generate_gzip(pieces: AsyncIterable[Piece]) -> AsyncGenerator[list[bytes]]:
     stream, before = Stream(), OPENING
     begun = HEADER
     async for piece in pieces:
@@ -114,6 +155,6 @@ async def _generate_gzip(pieces: AsyncIterable[Piece]) -> AsyncGenerator[bytes]:
             if piece.part is None:
                 piece.keep_part(compress_text(piece.text))
             assert piece.part is not None
-            yield begun + stream.add(_GZIPPED[before]) + stream.add(piece.part)
+            yield [begun, stream.add(_GZIPPED[before]), stream.add(piece.part)]
             begun, before = b"", COMMA
-    yield begun + stream.add(_GZIPPED[CLOSING if before == COMMA else EMPTY]) + stream.end()
+    yield [begun, stream.add(_GZIPPED[CLOSING if before == COMMA else EMPTY]), stream.end()]

@@ -2,6 +2,7 @@
 
 import select
 import socket
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -390,6 +391,26 @@ def test_pieces_are_sent_in_order(one: Connection, count: int, *, is_partial: bo
         one.reactor.turn()
     assert received == b"".join(pieces)
     assert one.reason() is ConnectionDone
+
+
+def test_short_sequence_is_sent_at_once(one: Connection) -> None:
+    one.transport.writeSequence(iter([b"two ", b"parts"]))
+    assert one.reactor.calls == []
+    assert one.client.recv(100) == b"two parts"
+
+
+def test_long_sequence_waits_for_its_turn_and_is_not_copied(one: Connection) -> None:
+    one.transport.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    parts = [bytes([number]) * 100_000 for number in range(8)]
+    tracemalloc.start()
+    try:
+        one.transport.writeSequence(parts)
+        assert not one.is_readable()
+        one.reactor.turn()
+        assert one.is_readable()
+        assert tracemalloc.get_traced_memory()[1] < 50_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_streaming_producer_is_paused_and_resumed(one: Connection) -> None:

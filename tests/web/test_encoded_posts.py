@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
+from random import Random
 from typing import Any, Protocol, cast
 
 import pytest
@@ -43,6 +44,17 @@ class Asked:
     def __init__(self, **fields: bytes) -> None:
         self.fields = {name.replace("_", "-").encode(): [value] for name, value in fields.items()}
 
+    def isSecure(self) -> bool:
+        return False
+
+
+class AskedByTLS(Asked):
+    def isSecure(self) -> bool:
+        return True
+
+
+ZIPPED = {"Accept_Encoding": b"gzip"}
+
 
 class Answer:
     """A response: its status, its fields, and its body as it was sent."""
@@ -64,7 +76,11 @@ async def get(lists: PostLists, span: Span, **fields: bytes) -> Answer:
     made = await lists.respond(cast(Request, Asked(**fields)), span)
     if not isinstance(made, StreamedResponse):
         return Answer(made.status, made.head, made.body)
-    return Answer(made.status, made.head, b"".join([piece async for piece in made.pieces]))
+    return Answer(made.status, made.head, await body_of(made))
+
+
+async def body_of(response: StreamedResponse) -> bytes:
+    return b"".join([part async for parts in response.pieces for part in parts])
 
 
 def encode(posts: Sequence[tuple[int, str]]) -> bytes:
@@ -491,6 +507,33 @@ class ListContract:
         assert len(compressed) >= 3
         return posts, compressed
 
+    @pytest.mark.parametrize(
+        ("asked", "plain_max", "least"),
+        [
+            (Asked(), 10**6, 1500),
+            (Asked(**ZIPPED), 10**6, 1500),
+            (Asked(**ZIPPED), 0, 1500),
+            (Asked(), 0, 500),  # the list is inflated
+            (AskedByTLS(), 10**6, 500),
+            (AskedByTLS(**ZIPPED), 10**6, 500),
+        ],
+    )
+    @ensureDeferred
+    async def test_only_what_clients_share_is_sent_in_large_portions(
+        self, stores: list[Store], monkeypatch: pytest.MonkeyPatch, asked: Any, plain_max: int, least: int
+    ) -> None:
+        monkeypatch.setattr("postd.web.streamed_list.PORTION_BYTES", 1500)
+        monkeypatch.setattr("postd.web.streamed_list.WRITE_MAX_BYTES", 500)
+        monkeypatch.setattr(encoded_posts, "PLAIN_MAX_BYTES", plain_max)
+        await import_posts(stores[0], [(n, Random(n).randbytes(60).hex()) for n in range(1, 29)])
+        made = await make_lists(stores[0]).respond(asked, (0, None))
+        assert isinstance(made, StreamedResponse)
+        *lengths, last = [len(b"".join(parts)) async for parts in made.pieces]
+        assert lengths
+        assert all(least <= length < least + 1500 for length in lengths)  # a piece has less
+        assert last < least + 1500
+        assert least == 1500 or min(lengths) < 1500
+
     @ensureDeferred
     async def test_slow_readers_of_many_versions_retain_a_bounded_number_of_bytes(
         self, stores: list[Store], monkeypatch: pytest.MonkeyPatch
@@ -512,9 +555,7 @@ class ListContract:
         snapshots = [b"ETag" in one.head for one in begun]
         assert snapshots == sorted(snapshots, reverse=True)
         assert 0 < sum(snapshots) < 60
-        assert begun[0].pieces is not None
-        first = b"".join([piece async for piece in begun[0].pieces])
-        assert first == encode([(1, "with a tag"), *((n, "x" * 100) for n in range(2, 29))])
+        assert await body_of(begun[0]) == encode([(1, "with a tag"), *((n, "x" * 100) for n in range(2, 29))])
         for one in begun:
             await one.pieces.aclose()
         del begun, made, one

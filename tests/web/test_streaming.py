@@ -11,9 +11,10 @@ from twisted.internet.interfaces import IPushProducer
 from zope.interface.verify import verifyObject
 
 from postd.errors import StoreUnavailableError
-from postd.http.driver import WRITE_MAX_BYTES, PacedWriter
+from postd.http.driver import PacedWriter
 from postd.web import encoded_posts
 from postd.web.encoded_posts import PIECE_POSTS, SNAPSHOT_POSTS
+from postd.web.streamed_list import PORTION_BYTES
 from tests.helpers import InMemoryApi, Response, SlowTransport, connect, result_of
 from tests.web.wire import ask
 
@@ -106,7 +107,7 @@ def test_list_up_to_the_limit_has_etag_and_length(transport: SlowTransport, api:
     head = ask(api, "HEAD", "/post", headers=NO_GZIP)
     get(transport)
     first = len(transport.value())
-    assert first < 2 * WRITE_MAX_BYTES
+    assert PORTION_BYTES <= first < PORTION_BYTES + 64 * 1024  # a piece and the head
     body = body_of(read_to_the_end(transport))
     assert ids(body) == list(range(1, SNAPSHOT_POSTS + 1))
     assert head.header("Content-Length") == str(len(body))

@@ -42,6 +42,7 @@ from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
 from postd.http.errors import Problem
+from postd.http.responses import Parts
 from postd.protocol.http1.chunked import ChunkedDecoder, body_too_large
 from postd.protocol.http1.head import HEAD_END, Head, HeadDecoder, PartialHead, decode_method_and_target
 from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
@@ -227,8 +228,8 @@ class HttpConnection(Protocol):
     def write(self, data: bytes) -> None:
         self.transport.write(data)
 
-    def writeSequence(self, data: list[bytes]) -> None:
-        self.transport.write(b"".join(data))
+    def writeSequence(self, data: Parts) -> None:
+        self.transport.writeSequence(data)
 
     def registerProducer(self, producer: Any, streaming: bool) -> None:  # noqa: FBT001 - Twisted's signature
         if not streaming:

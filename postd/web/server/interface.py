@@ -8,6 +8,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource
 
 from postd.http.interface import Request
+from postd.http.responses import Parts
 from postd.web.server.allowed_hosts import ConnectionAddresses, Hosts
 
 
@@ -99,3 +100,6 @@ class Connection(ConnectionAddresses, Protocol):
 
     def write_response(self, head: bytes, headers: Headers | None, body: bytes) -> None:
         """Write a response, or its beginning; `headers` are fields beside those in `head`."""
+
+    def writeSequence(self, data: Parts) -> None:
+        """Write a piece of a response that is in parts."""

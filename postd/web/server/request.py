@@ -28,7 +28,7 @@ from postd.auth.identity import AuthenticationResult, Identity
 from postd.http.client_certificate import certificate_of
 from postd.http.errors import make_error_response, not_found
 from postd.http.interface import NativeRequest
-from postd.http.responses import Response, StreamedResponse, encode_header, make_no_content
+from postd.http.responses import Parts, Response, StreamedResponse, encode_header, make_no_content
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1.head import Head
 from postd.protocol.percent import percent_decode
@@ -192,6 +192,13 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         self.startedWriting = 1
         self.code = status
         self.channel.write_response(head + self.extra_headers + self.common_headers(), self._response_headers, body)
+
+    def writeSequence(self, parts: Parts) -> None:
+        length = sum(map(len, parts))
+        if self.channel is None or not length:  # the client has disconnected; an empty chunk would end the body
+            return
+        self.sentLength += length
+        self.channel.writeSequence([b"%x\r\n" % length, *parts, b"\r\n"] if self.chunked else parts)
 
     def connectionLost(self, reason: Failure) -> None:
         super().connectionLost(reason)
