@@ -44,7 +44,7 @@ POSTD_BEARER = replace(
     POSTD, settings=f'[api]\nread = ["bearer"]\n[[bearer]]\nissuer = "ISSUER"\naudience = "{AUDIENCE}"\n'
 )
 POSTD_DPOP = replace(POSTD_BEARER, settings=f'public_url = "{ORIGIN}"\n{POSTD_BEARER.settings}dpop = "require"\n')
-ONE_WORKER = replace(POSTD, name="one", cores=ALL_CORES)
+ONE_WORKER = replace(POSTD, name="one", cores=ALL_CORES, load_cores=ALL_CORES)
 ON_SQLITE = replace(POSTD, name="sqlite")
 ON_REDIS = Server("redis", postd_command, settings='store = "redis+unix://redis.sock"')
 
@@ -53,7 +53,7 @@ def with_workers(server: Server, count: int) -> Server:
     return replace(server, settings=f"workers = {count}\n{server.settings}")
 
 
-TWO_WORKERS = with_workers(replace(POSTD, name="two", cores=ALL_CORES), 2)
+TWO_WORKERS = with_workers(replace(ONE_WORKER, name="two"), 2)
 
 
 # --- Python's

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 from statistics import quantiles
 
-from bench.servers import ALL_CORES, LOAD_CORE, REQUEST_S, BenchError, Server
+from bench.servers import REQUEST_S, BenchError, Server
 
 HERE = Path(__file__).resolve().parent
 CONNECTIONS = 32
@@ -39,8 +39,7 @@ def load(
     """
     if seconds == 0:
         return Load(0, 0.0, 0.0)
-    core = ALL_CORES if server.cores == ALL_CORES else str(LOAD_CORE)
-    command = ["taskset", "-c", core, "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
+    command = ["taskset", "-c", server.load_cores, "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
     command += ["--timeout", "10s", *options, f"http://127.0.0.1:{port}/post", "--", *script_arguments]
     run = subprocess.run(
         command,

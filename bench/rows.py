@@ -312,10 +312,10 @@ ROWS = {
     "workers": side_by_side(measure_both, TWO_WORKERS, ONE_WORKER, ratios=[("two", "one")]),
     "cpu": Row(
         [
-            Contender("sqlite 1", partial(measure_cpu, 1), ON_SQLITE),
-            Contender("sqlite 2", partial(measure_cpu, 2), with_workers(ON_SQLITE, 2)),
-            Contender("redis 1", partial(measure_cpu_on_redis, 1), ON_REDIS),
-            Contender("redis 2", partial(measure_cpu_on_redis, 2), with_workers(ON_REDIS, 2)),
+            Contender("sqlite 1", measure_cpu, ON_SQLITE),
+            Contender("sqlite 2", measure_cpu, with_workers(ON_SQLITE, 2)),
+            Contender("redis 1", measure_cpu_on_redis, ON_REDIS),
+            Contender("redis 2", measure_cpu_on_redis, with_workers(ON_REDIS, 2)),
         ],
         [("sqlite 2", "sqlite 1"), ("redis 2", "redis 1")],
         measurements=3,

@@ -45,7 +45,9 @@ class Server:
     tree: Path = ROOT
     """The checkout with the code to run."""
     cores: str = str(SERVER_CORE)
-    """The cores that it may use. If these are all cores, it shares them with wrk."""
+    """The cores that it may use."""
+    load_cores: str = str(LOAD_CORE)
+    """The cores that wrk may use."""
     find_missing: Callable[[], str] = str
     """Returns the missing program or package with the way to install it, "" if there is none. (`str()` is "".)"""
 
