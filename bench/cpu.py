@@ -5,20 +5,20 @@ import subprocess
 import time
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGCONT, SIGSTOP
 
 from bench.contenders import redis_beside
-from bench.loads import cpu_s, load, processes_of, script
-from bench.servers import Address, Server
+from bench.loads import CONNECTIONS, cpu_s, load, processes_of, script
+from bench.servers import Address, BenchError, Server
 from bench.workloads import SHORT_LIST, Duration, check_list, serving_short_list
 
 WORKLOADS = {"GET": [], "GET one": script("one"), "POST": script("post")}
 
-CONNECT_S = 0.2
-"""How long the other workers are stopped while a wrk connects."""
+CONNECTING_S = 5
+"""Timeout of connecting."""
 
 
 def measure_cpu(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
@@ -62,8 +62,21 @@ def load_each(server: Server, address: Address, workers: Sequence[int], seconds:
             with stopped([other for other in workers if other != worker]):
                 beside = replace(server, load_cores=str(core))
                 loads.append(threads.submit(load, beside, address.port, seconds, options))
-                time.sleep(CONNECT_S)
+                deadline = time.monotonic() + CONNECTING_S
+                while count_sockets(worker) <= CONNECTIONS:  # one listens
+                    if time.monotonic() > deadline:
+                        raise BenchError(f"{server.name}: wrk did not connect within {CONNECTING_S} s")
+                    time.sleep(0.01)
         return sum(one.result().requests for one in loads)
+
+
+def count_sockets(pid: int) -> int:
+    """Return how many sockets a process has open."""
+    count = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # it has just been closed
+            count += link.readlink().name.startswith("socket:")
+    return count
 
 
 @contextmanager

@@ -157,12 +157,12 @@ def log_file_descriptor(file: LogFile) -> int:
 # Connections
 
 
-def has_buffered_output(transport: Any) -> bool:
-    """Return whether a socket's transport holds bytes that the kernel has not taken.
+def buffered_bytes(transport: Any) -> int:
+    """Return how many bytes a socket's transport holds that the kernel has not taken.
 
     `dataBuffer` and `offset` are public, the list of the writes since is not.
     """
-    return bool(transport._tempDataBuffer) or len(transport.dataBuffer) > transport.offset
+    return len(transport.dataBuffer) - transport.offset + transport._tempDataLen  # type: ignore[no-any-return]
 
 
 def buffer_pieces(transport: Any, pieces: Sequence[bytes | memoryview]) -> None:
@@ -182,7 +182,8 @@ def send_pieces(transport: Any) -> bool:
         leaves, such as a single write, and ends the output.
     """
     pieces = transport._tempDataBuffer
-    if len(pieces) < 2 or transport.dataBuffer:
+    # `doWrite` does not copy a single write, unless it is a `memoryview`.
+    if transport.dataBuffer or not pieces or (len(pieces) == 1 and isinstance(pieces[0], bytes)):
         return True
     try:
         sent = transport.socket.sendmsg(pieces)

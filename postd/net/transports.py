@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from postd.reactor import IReactor
-from postd.twisted_private import buffer_pieces, has_buffered_output, send_pieces
+from postd.twisted_private import buffer_pieces, buffered_bytes, send_pieces
 
 LONG_SENDS_PER_TURN = 8
 """How many connections with long output send in one turn: half a millisecond if each has 256 KiB of a list to send."""
@@ -267,7 +267,7 @@ class _PolledConnection(FileDescriptor):
         self._is_sending = False
         if reason is not None:
             self.lose(Failure(reason))
-        elif not self._is_written and has_buffered_output(self):
+        elif not self._is_written and buffered_bytes(self) > 0:
             self._poll_for(self._events | EPOLLOUT)
 
     def doWrite(self) -> Any:

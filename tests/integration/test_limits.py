@@ -190,15 +190,16 @@ def proxy_line_in_pieces(to: Addresses) -> Ending:
         return read_to_end(client, began)
 
 
-def steady_reader(to: Addresses) -> Ending:
-    """Read a list a little at a time, for much longer than `idle_time`."""
-    with to.connect(receive_bytes=16 * 1024) as client:
+def steady_reader(to: Addresses, kind: str = "tcp") -> Ending:
+    """Read a list a little at a time, for much longer than `idle_time`, then the rest at once."""
+    with to.connect(kind, receive_bytes=16 * 1024) as client:
         began = now()
         client.sendall(GET.replace(b"/1 ", b" ").replace(b"1.1", b"1.0"))
         received = bytearray()
-        while data := client.recv(64 * 1024, socket.MSG_WAITALL):
+        while data := client.recv(16 * 1024, socket.MSG_WAITALL):
             received += data
-            time.sleep(max(0, began + len(received) / 900_000 - now()))
+            if now() < began + 2.5 * IDLE_S:
+                time.sleep(max(0, began + len(received) / 40_000 - now()))
         return Ending(bytes(received), now() - began)
 
 
@@ -281,6 +282,7 @@ OTHERS: Mapping[str, Callable[[Addresses], Ending]] = {
     "heads one after the other": heads_one_after_the_other,
     "body after a slow head": body_after_a_slow_head,
     "steady reader": steady_reader,
+    "steady reader of a UNIX socket": lambda to: steady_reader(to, "unix"),
 }
 
 
@@ -403,8 +405,9 @@ def test_body_timeout_starts_after_the_head(crowded: Crowded) -> None:
     assert ending.after_s > 1.5 * BODY_S
 
 
-def test_slow_steady_reader_gets_the_whole_response(crowded: Crowded) -> None:
-    ending = crowded.endings["other", "steady reader"].result()
+@pytest.mark.parametrize("reader", ["steady reader", "steady reader of a UNIX socket"])
+def test_slow_steady_reader_gets_the_whole_response(crowded: Crowded, reader: str) -> None:
+    ending = crowded.endings["other", reader].result()
     assert ending.after_s > 2 * IDLE_S
     assert ending.received.count(TEXT.encode()) >= POSTS
     assert ending.received.endswith(b"\n]\n")

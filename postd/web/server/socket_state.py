@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import postd.linux  # noqa: F401 - refuses other systems
-from postd.twisted_private import has_buffered_output
+from postd.twisted_private import buffered_bytes
 
 _TCP_INFO_BYTES = 256
 _BYTES_ACKED = struct.Struct("=Q")
@@ -17,14 +17,20 @@ _BYTES_ACKED_OFFSET = 120  # struct tcp_info of linux/tcp.h, since 4.1; only fie
 
 
 def bytes_acknowledged(transport: Any) -> int:
-    """Return how many bytes the client's end has acknowledged until now; 0 if the kernel does not report it."""
+    """Return how many bytes the client's end has acknowledged until now; 0 if the kernel does not report it.
+
+    Of a UNIX socket, whose client acknowledges nothing, minus the bytes that it has yet to read: as long as nothing is
+    written, the number grows likewise.
+    """
     handle = _socket_of(transport)
     if handle is None:
         return 0
     try:
+        if handle.family == socket.AF_UNIX:
+            return -buffered_bytes(_innermost(transport)) - _ask(handle, termios.TIOCOUTQ)
         info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         acknowledged: int = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0]
-    except (OSError, struct.error):  # a UNIX socket, or an old kernel
+    except (OSError, struct.error):  # the socket is closed, or an old kernel
         return 0
     return acknowledged
 
@@ -32,19 +38,15 @@ def bytes_acknowledged(transport: Any) -> int:
 def has_unread(transport: Any) -> bool:
     """Return whether the kernel holds unread input of the client."""
     handle = _socket_of(transport)
-    if handle is None:
-        return False
-    count = array.array("i", [0])
     try:
-        fcntl.ioctl(handle.fileno(), termios.FIONREAD, count)
+        return handle is not None and _ask(handle, termios.FIONREAD) > 0
     except OSError:
         return False
-    return count[0] > 0
 
 
 def has_unsent(transport: Any) -> bool:
     """Return whether there is output that the kernel has not accepted yet."""
-    return _socket_of(transport) is not None and has_buffered_output(_innermost(transport))
+    return _socket_of(transport) is not None and buffered_bytes(_innermost(transport)) > 0
 
 
 def end_output(transport: Any) -> None:
@@ -53,6 +55,12 @@ def end_output(transport: Any) -> None:
     if handle is not None:
         with suppress(OSError):  # the socket is closed
             handle.shutdown(socket.SHUT_WR)
+
+
+def _ask(handle: socket.socket, request: int) -> int:
+    count = array.array("i", [0])
+    fcntl.ioctl(handle.fileno(), request, count)
+    return count[0]
 
 
 def _socket_of(transport: Any) -> socket.socket | None:

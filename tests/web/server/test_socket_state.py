@@ -25,7 +25,8 @@ class Pair:
             with closing(socket.create_server(("127.0.0.1", 0))) as server:
                 self.client = socket.create_connection(server.getsockname())
                 self.ours = server.accept()[0]
-        self.transport: Any = SimpleNamespace(transport=SimpleNamespace(transport=SimpleNamespace(socket=self.ours)))
+        self.connection: Any = SimpleNamespace(socket=self.ours, dataBuffer=b"", offset=0, _tempDataLen=0)
+        self.transport: Any = SimpleNamespace(transport=SimpleNamespace(transport=self.connection))
 
 
 @pytest.fixture(params=["tcp", "unix"])
@@ -55,11 +56,18 @@ def test_acknowledged_bytes_are_counted() -> None:
             assert time.monotonic() < deadline
 
 
-def test_acknowledged_bytes_of_a_unix_socket_are_unknown() -> None:
+def test_acknowledged_bytes_of_a_unix_socket_grow_as_they_are_read() -> None:
     pair = Pair("unix")
     with closing(pair.ours), closing(pair.client):
-        pair.ours.sendall(b"x" * 1000)
         assert bytes_acknowledged(pair.transport) == 0
+        pair.ours.sendall(b"x" * 100)
+        pair.ours.sendall(b"x" * 100)
+        sent = bytes_acknowledged(pair.transport)
+        assert sent <= -200
+        pair.client.recv(100)
+        assert sent < bytes_acknowledged(pair.transport) < 0
+        pair.connection.dataBuffer = b"x" * 100_000  # in the transport's own buffer
+        assert bytes_acknowledged(pair.transport) < sent
 
 
 def test_transport_without_a_socket_has_no_state() -> None:
