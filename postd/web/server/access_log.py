@@ -43,6 +43,9 @@ from postd.web.server.interface import AnsweredRequest
 DELAY_S = 0.1
 """How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
 
+LINES_MAX = 256
+"""How many lines are one event at most: writing thousands at a time would delay one request in a hundred."""
+
 CACHED_MAX = 128
 """How many redacted values of each kind are cached until the next flush; a value may have 16 KiB."""
 
@@ -86,20 +89,25 @@ class AccessLog:
             took_s: seconds from its head to the end of its response.
             now: seconds since the epoch.
         """
-        if not self._lines and not self._closed:
-            self._flushing = self._reactor.callLater(DELAY_S, self.flush)
+        if self._flushing is None and not self._closed:
+            self._flushing = self._reactor.callLater(DELAY_S, self._flush_delayed)
         request_line = self._redact_request_line(
             request.method, request.uri, request.path, request.clientproto, request.route, request.file
         )
         self._lines.append(self._format(request, request_line, took_s * 1000, now))
-        if self._closed:  # no later flush would write it
+        if self._closed or len(self._lines) >= LINES_MAX:  # once closed, no later flush would write it
             self.flush()
 
     def close(self) -> None:
         """Write the pending lines, and each later one without buffering."""
         self._closed = True
-        if self._flushing is not None and self._flushing.active():
+        if self._flushing is not None:
             self._flushing.cancel()
+            self._flushing = None
+        self.flush()
+
+    def _flush_delayed(self) -> None:
+        self._flushing = None
         self.flush()
 
     def flush(self) -> None:

@@ -16,7 +16,7 @@ from zope.interface.verify import verifyObject
 from postd.auth.identity import AuthenticationResult
 from postd.http.driver import PacedWriter
 from postd.monitoring.tally import Tally
-from postd.web.server.access_log import DELAY_S
+from postd.web.server.access_log import DELAY_S, LINES_MAX
 from postd.web.server.connection import INPUT_MAX_BYTES, LINGER_S
 from tests.helpers import MemoryTransport, connect, make_site
 
@@ -304,6 +304,20 @@ def test_each_request_has_a_line_in_the_access_log(connection: Connection) -> No
     first, second = event["lines"].splitlines()
     assert '"GET /[4 bytes]?[1 bytes] HTTP/1.1" 200 4 ' in first
     assert '"GET /[3 bytes] HTTP/1.1" 200 4 ' in second
+
+
+def test_many_lines_are_written_without_waiting(connection: Connection) -> None:
+    one = b"GET /post HTTP/1.1\r\nHost: x\r\n\r\n"
+    with capturedLogs() as events:
+        for _ in range(2 * LINES_MAX + 1):
+            connection.send(one)
+        lines = [event["lines"].count("route=") for event in events if event["log_namespace"] == "postd.access"]
+        assert lines == [LINES_MAX, LINES_MAX]
+        connection.clock.advance(DELAY_S)
+        connection.send(one)
+        connection.clock.advance(DELAY_S)
+    lines = [event["lines"].count("route=") for event in events if event["log_namespace"] == "postd.access"]
+    assert lines == [LINES_MAX, LINES_MAX, 1, 1]
 
 
 def test_authenticated_request_is_counted_by_scheme_and_outcome(connection: Connection) -> None:
