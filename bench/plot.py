@@ -72,8 +72,14 @@ def read_results(text: str) -> Results:
         BenchError: there is none of the rows.
     """
     rows: dict[str, dict[str, float]] = {}
+    runs: dict[str, tuple[str, str]] = {}  # date and machine of the table with a row
     names: list[str] = []
+    date = machine = ""
     for line in text.splitlines():
+        if found := re.fullmatch(r"`.*`, (\d{4}-\d\d-\d\d)", line):
+            date = found[1]
+        elif found := re.fullmatch(r"- (.+, \d+ cores; .+)", line):
+            machine = found[1]
         if not line.startswith("| "):
             continue
         title, *cells = (cell.strip() for cell in line.strip("|").split("|"))
@@ -83,14 +89,14 @@ def read_results(text: str) -> Results:
             names = []
         elif names and title.removesuffix(f" {UNIT}") in ROWS:
             row = title.removesuffix(f" {UNIT}")
+            runs[row] = date, machine
             rows[row] = {
                 name: float(cell.replace(",", "")) for name, cell in zip(names, cells, strict=True) if cell != "-"
             }
     if not any(POSTD.name in figures for figures in rows.values()):
         raise BenchError(f"no row of {', '.join(ROWS)} with postd is in the results")
-    dates = sorted(set(re.findall(r"^`.*`, (\d{4}-\d\d-\d\d)$", text, re.MULTILINE)))
-    machines = re.findall(r"^- (.+, \d+ cores; .+)$", text, re.MULTILINE)
-    return Results(rows, dates, "; ".join(dict.fromkeys(machines)))
+    dates, machines = (dict.fromkeys(values) for values in zip(*runs.values(), strict=True))
+    return Results(rows, sorted(dates), "; ".join(machines))
 
 
 def bars_of(figures: dict[str, float]) -> Iterator[Bar]:

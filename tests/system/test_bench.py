@@ -1,6 +1,7 @@
 """The benchmark runs; its figures are not checked, for no test is timed."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -155,6 +156,13 @@ def test_last_run_with_a_row_counts() -> None:
         for row, speed in (("get20", 1.0), ("post", 2.0), ("get20", 3.0))
     ]
     assert plot.read_results("\n".join(runs)).rows == {"get20": {"postd": 3.0}, "post": {"postd": 2.0}}
+
+
+def test_plot_names_the_machines_of_its_rows_only() -> None:
+    runs = [make_report([Line("get20", "requests/s", (), {"postd": [speed]})], {}, "how") for speed in (1.0, 2.0)]
+    old = re.sub(r"- .+, \d+ cores;", "- An old one, 2 cores;", runs[0])
+    assert "An old one" in plot.read_results(old).machine
+    assert "An old one" not in plot.read_results("\n".join([old, runs[1]])).machine
 
 
 def test_plot_is_of_the_results() -> None:
