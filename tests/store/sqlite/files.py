@@ -1,5 +1,6 @@
 """Helpers for tests of an SQLite file and its connections."""
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,6 +27,19 @@ def busy() -> sqlite3.OperationalError:
     error = sqlite3.OperationalError("database is locked")
     error.sqlite_errorname = "SQLITE_BUSY_RECOVERY"
     return error
+
+
+def locks_of(path: Path) -> set[tuple[str, int]]:
+    """Return the POSIX locks that this process holds on a file: `READ` or `WRITE`, and the first byte.
+
+    The kernel's table is read in several pieces, and other processes change it meanwhile: a line may be in two pieces,
+    or in none. So it is read more than once.
+    """
+    inode = f":{path.stat().st_ino}"
+    lines = [line.split() for _ in range(3) for line in Path("/proc/locks").read_text().splitlines()]
+    # Number, POSIX, ADVISORY, READ, process, device and inode, first byte, last byte; "->" stands before a waiting one.
+    held = [line for line in lines if line[1] == "POSIX" and line[4] == str(os.getpid()) and line[5].endswith(inode)]
+    return {(line[3], int(line[6])) for line in held}
 
 
 def writer_of(store: SqliteStore) -> sqlite3.Connection:

@@ -1,6 +1,5 @@
 """The SQLite store: durability, locks, other programs, and a file that is replaced."""
 
-import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -31,7 +30,7 @@ from tests.store.contract import (
     started,
     until_available,
 )
-from tests.store.sqlite.files import busy, make_store_file, reader_of, statements_of, writer_of
+from tests.store.sqlite.files import busy, locks_of, make_store_file, reader_of, statements_of, writer_of
 
 reactor = cast(IReactor, global_reactor)
 
@@ -355,6 +354,4 @@ async def test_purge_uses_indexes(store: SqliteStore) -> None:
 async def test_lock_of_sqlite_on_the_shared_memory_is_kept(store: Store, path: Path) -> None:
     """Byte 128: a process that does not find the lock truncates the shared memory, which kills this one."""
     await store.version()
-    inode = Path(f"{path}-shm").stat().st_ino
-    held = [line.split() for line in Path("/proc/locks").read_text().splitlines() if f":{inode} " in line]
-    assert any(lock[3] == "READ" and lock[4] == str(os.getpid()) and lock[6] == "128" for lock in held)
+    assert ("READ", 128) in locks_of(Path(f"{path}-shm"))

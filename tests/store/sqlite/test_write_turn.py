@@ -27,6 +27,7 @@ from postd.store.sqlite.store import SqliteStore
 from postd.store.sqlite.write_turn import TURN_MAX_S, WriteTurn
 from tests.helpers import PATIENCE_S, locked, run_sql
 from tests.store.contract import error_of, started, until_available
+from tests.store.sqlite.files import locks_of
 
 reactor = cast(IReactor, global_reactor)
 
@@ -222,24 +223,18 @@ async def test_time_in_the_queue_reduces_the_timeout_of_the_lock(path: Path, sto
     write_turn.close()
 
 
-def sqlite_locks(path: Path) -> list[str]:
-    """Return the bytes of a file that SQLite has locked in this process."""
-    held = [line.split() for line in Path("/proc/locks").read_text().splitlines() if f":{path.stat().st_ino} " in line]
-    return [lock[6] for lock in held if lock[1] == "POSIX" and lock[4] == str(os.getpid())]
-
-
 @ensureDeferred
 async def test_sqlite_keeps_its_locks_while_any_store_of_the_process_is_open(
     path: Path, stores: list[SqliteStore]
 ) -> None:
     """Another process that finds no locks would remove the log."""
     files = [path, Path(f"{path}-shm")]
-    held = [sqlite_locks(file) for file in files]
+    held = [locks_of(file) for file in files]
     assert all(held)
     SharedFile(str(path), os.O_RDONLY).close()
     SqliteStore(str(path), reactor=reactor).prepare()
     await stores.pop().stop()
-    assert [sqlite_locks(file) for file in files] == held
+    assert [locks_of(file) for file in files] == held
     assert await stores[0].add_post("x") == 1
 
 
