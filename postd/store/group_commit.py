@@ -3,7 +3,7 @@
 No timer is involved: an idle store starts a batch at the end of the reactor's iteration. A busy one acknowledges the
 last batch and starts the next after one more iteration, which reads what the acknowledged clients send next: with 32
 busy clients most batches have 32 writes, where a start at once made batches of 2 and of 29 in turn. A batch costs a
-sync and some switches of threads, whatever its size. One thread, one batch at a time, one call back to the reactor.
+sync and some switches of threads, whatever its size. One batch at a time, one call back to the reactor.
 """
 
 from collections import deque
@@ -32,21 +32,15 @@ class GroupCommit(Generic[WriteT]):
     """A queue of writes that are committed in batches.
 
     Args:
-        commit: stores a batch, in the thread, and returns an outcome for each write, in order. If it raises, the batch
-            and all queued writes fail with that error: each would run into the same timeout, one after the other.
-        in_thread: runs a function in the thread.
+        commit: begins to store a batch; the Deferred fires with an outcome for each write, in order. If it fails, the
+            batch and all queued writes fail with that error: each would run into the same timeout, one after the other.
         clock: the reactor.
     """
 
     def __init__(
-        self,
-        commit: Callable[[Sequence[WriteT]], Sequence[Outcome]],
-        *,
-        in_thread: Callable[..., Deferred[Any]],
-        clock: IReactorTime,
+        self, commit: Callable[[Sequence[WriteT]], Deferred[Sequence[Outcome]]], *, clock: IReactorTime
     ) -> None:
         self._commit = commit
-        self._in_thread = in_thread
         self._clock = clock
         self._queue: deque[tuple[WriteT, Deferred[Any]]] = deque()
         self._is_committing = False
@@ -87,7 +81,7 @@ class GroupCommit(Generic[WriteT]):
                 waiter.callback(None)
             return
         batch = [self._queue.popleft() for _ in range(min(BATCH_MAX, len(self._queue)))]
-        done = self._in_thread(self._commit, [write for write, _ in batch])
+        done = self._commit([write for write, _ in batch])
         done.addCallbacks(self._succeeded, self._failed, callbackArgs=(batch,), errbackArgs=(batch,))
 
     def _succeeded(self, outcomes: Sequence[Outcome], batch: list[tuple[WriteT, Deferred[Any]]]) -> None:

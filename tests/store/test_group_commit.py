@@ -1,6 +1,6 @@
 """Group commit, with a clock and a thread that the test moves by hand."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -28,12 +28,9 @@ class GroupCommitTests(SynchronousTestCase):
         self.clock = IterationClock()
         self.batches: list[Sequence[str]] = []
         self.done: list[Deferred[Any]] = []
-        self.writes: GroupCommit[str] = GroupCommit(self.commit, in_thread=self.in_thread, clock=self.clock)
+        self.writes: GroupCommit[str] = GroupCommit(self.commit, clock=self.clock)
 
-    def commit(self, writes: Sequence[str]) -> Sequence[Outcome]:
-        raise AssertionError("the thread is played by the test")
-
-    def in_thread(self, _commit: Callable[..., Any], writes: Sequence[str]) -> Deferred[Any]:
+    def commit(self, writes: Sequence[str]) -> Deferred[Sequence[Outcome]]:
         self.batches.append(writes)
         self.done.append(Deferred())
         return self.done[-1]

@@ -12,6 +12,8 @@ import struct
 from postd.store.sqlite.file_locks import SharedFile
 
 _HEADER_BYTES = 48
+_LAST_FRAME = struct.Struct("=I")
+_LAST_FRAME_AT = 16  # mxFrame, "Number of valid and committed frames in the WAL file"
 _VERSION = 3007000
 """The version of the header's format, unchanged since SQLite 3.7.0; in native byte order."""
 
@@ -41,6 +43,14 @@ class CommitDetector:
         A header that is read while it is written differs from all others: it counts as a change.
         """
         return self._memory[:_HEADER_BYTES]
+
+    def log_pages(self) -> int:
+        """Return how many pages the write-ahead log has; after a checkpoint, until the next commit starts it anew.
+
+        A header that is read while it is written may give another number.
+        """
+        pages: int = _LAST_FRAME.unpack_from(self._memory, _LAST_FRAME_AT)[0]
+        return pages
 
     def close(self) -> None:
         """Unmap the memory; only after SQLite has closed the database."""

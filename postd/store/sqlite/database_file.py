@@ -133,7 +133,10 @@ class DatabaseFile:
 
     def set_waited(self, connection: sqlite3.Connection, waited_s: float) -> None:
         """Take time that a write has waited already off the timeout of its lock."""
-        busy_timeout_ms = BUSY_TIMEOUT_MS - int(waited_s * 10) * 100
+        self.set_busy_timeout(connection, BUSY_TIMEOUT_MS - int(waited_s * 10) * 100)
+
+    def set_busy_timeout(self, connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
+        """Set how long the next writes wait for the lock of another process; with 0 they fail at once."""
         if busy_timeout_ms != self._busy_timeout_ms:
             connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
             self._busy_timeout_ms = busy_timeout_ms

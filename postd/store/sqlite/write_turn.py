@@ -64,6 +64,14 @@ class WriteTurn:
             self._file.lock(_ALL.free)
 
     @contextmanager
+    def turn_at_once(self) -> Iterator[bool]:
+        """Hold a turn within, without waiting for one; the value is False if there was none."""
+        try:
+            yield self._take_first()
+        finally:
+            self._file.lock(_ALL.free)
+
+    @contextmanager
     def leaving(self) -> Iterator[bool]:
         """Lock out other processes that close a replaced file; the value is False if the lock was not free in time."""
         deadline = time.monotonic() + _LEAVING_MAX_S
@@ -77,14 +85,20 @@ class WriteTurn:
         self._file.close()
 
     def _enter(self) -> float:
-        if self._file.lock(_ALL.exclusive):
-            self._file.lock(_ALL_BUT_FIRST.free)
+        if self._take_first():
             self._timeout_s = TURN_MAX_S
             return 0
         began = time.monotonic()
         got_turn = self._move_up(began + self._timeout_s)
         self._timeout_s = TURN_MAX_S if got_turn else _AFTER_TIMEOUT_MAX_S
         return time.monotonic() - began
+
+    def _take_first(self) -> bool:
+        """Take the first place if all places are free; return whether they were."""
+        is_free = self._file.lock(_ALL.exclusive)
+        if is_free:
+            self._file.lock(_ALL_BUT_FIRST.free)
+        return is_free
 
     def _move_up(self, deadline: float) -> bool:
         behind = None

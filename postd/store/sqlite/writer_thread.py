@@ -1,4 +1,4 @@
-"""The thread in which all writes to an SQLite file are made."""
+"""The thread in which writes to an SQLite file are made that may have to wait."""
 
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -19,6 +19,7 @@ class WriterThread:
     def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._pending = 0
         self._thread: Thread | None = None
 
     def start(self) -> None:
@@ -27,19 +28,29 @@ class WriterThread:
         self._thread = Thread(target=self._work, name="postd-writer")
         self._thread.start()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the Deferreds of all functions have fired."""
+        return not self._pending
+
     def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
         """Run a function in the thread; the Deferred fires with its result, on the reactor's thread."""
         result: Deferred[T] = Deferred()
+        self._pending += 1
 
         def job() -> None:
             try:
                 outcome: T | Failure = function(*args)
             except BaseException:  # noqa: BLE001 - the Deferred fails with it
                 outcome = Failure()
-            self._reactor.callFromThread(result.callback, outcome)
+            self._reactor.callFromThread(self._end, result, outcome)
 
         self._jobs.put(job)
         return result
+
+    def _end(self, result: Deferred[T], outcome: T | Failure) -> None:
+        self._pending -= 1
+        result.callback(outcome)
 
     def stop(self) -> None:
         """End the thread after the functions that are queued; blocks until then."""

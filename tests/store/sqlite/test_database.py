@@ -1,14 +1,17 @@
 """The SQLite store: durability, locks, other programs, and a file that is replaced."""
 
 import sqlite3
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import cast
+from threading import Event
+from typing import Any, cast
 
 import pytest
+import pytest_twisted
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
-from twisted.internet.defer import DeferredList, gatherResults
+from twisted.internet.defer import Deferred, DeferredList, gatherResults
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs, formatEvent
 from twisted.python.failure import Failure
@@ -17,8 +20,12 @@ from postd.errors import ChangesGoneError, StoreFullError, StoreUnavailableError
 from postd.model import POST_ID_MAX
 from postd.reactor import IReactor
 from postd.store.interface import Store
+from postd.store.sqlite.database import SqliteDatabase
+from postd.store.sqlite.logins import SqliteLogins
 from postd.store.sqlite.store import SqliteStore
-from tests.helpers import locked, run_sql
+from postd.store.sqlite.write_turn import WriteTurn
+from postd.store.sqlite.writer_thread import WriterThread
+from tests.helpers import PATIENCE_S, locked, run_sql
 from tests.store.contract import (
     KEYS,
     NOW,
@@ -322,6 +329,104 @@ async def test_only_nonce_counts_are_committed_without_a_sync(store: SqliteStore
     together.insert(3, started(store.add_post("among them")))
     await gatherResults(together)
     assert synchronous() == full
+
+
+class CountingThread(WriterThread):
+    """A writer thread that counts the functions that it has run."""
+
+    _runs = 0
+
+    def run(self, function: Callable[..., Any], *args: object) -> Deferred[Any]:
+        self._runs += 1
+        return super().run(function, *args)
+
+    def count_runs(self) -> int:
+        return self._runs
+
+
+@pytest_twisted.async_yield_fixture
+async def counted(path: Path) -> AsyncIterator[tuple[SqliteLogins, CountingThread]]:
+    """A store of logins, and its thread."""
+    thread = CountingThread(reactor)
+    logins = SqliteLogins(SqliteDatabase(str(path), reactor=reactor, thread=thread))
+    logins.prepare()
+    await logins.start()
+    yield logins, thread
+    await logins.stop()
+
+
+def use_nonces(logins: SqliteLogins, *numbers: int) -> Deferred[list[bool]]:
+    return gatherResults([started(logins.use_nonce(b"nonce", number, expires=NOW)) for number in numbers])
+
+
+@ensureDeferred
+async def test_nonce_counts_are_committed_on_the_thread_of_the_reactor(
+    counted: tuple[SqliteLogins, CountingThread], path: Path
+) -> None:
+    logins, thread = counted
+    assert await use_nonces(logins, 1, 2, 2, 3) == [True, True, False, True]
+    assert run_sql(path, "SELECT count FROM nonce_count ORDER BY count") == [(1,), (2,), (3,)]
+    assert not thread.count_runs()
+    await logins.add_session(id_hash_of(1), make_session())  # waits for the disk
+    assert thread.count_runs() == 1
+
+
+@ensureDeferred
+async def test_nonce_counts_wait_in_the_writer_thread_for_another_process(
+    counted: tuple[SqliteLogins, CountingThread], path: Path
+) -> None:
+    logins, thread = counted
+    await use_nonces(logins, 1)
+    with locked(path, "IMMEDIATE"):
+        using = use_nonces(logins, 1, 2)
+        await deferLater(reactor, 0.1)  # the reactor runs
+        assert not using.called
+    assert await using == [False, True]
+    assert thread.count_runs() == 1
+
+
+@ensureDeferred
+async def test_nonce_counts_wait_in_the_writer_thread_for_the_turn_of_another_process(
+    counted: tuple[SqliteLogins, CountingThread], path: Path
+) -> None:
+    logins, thread = counted
+    turns = WriteTurn(str(path))
+    with turns.turn():
+        using = use_nonces(logins, 1)
+        await deferLater(reactor, 0.1)
+        assert not using.called
+    assert await using == [True]
+    assert thread.count_runs() == 1
+    await logins.stop()  # before the turns are closed: `SharedFile.close`
+    turns.close()
+    await logins.start()
+
+
+@ensureDeferred
+async def test_nonce_counts_wait_for_work_in_the_writer_thread(counted: tuple[SqliteLogins, CountingThread]) -> None:
+    logins, thread = counted
+    go_on = Event()
+    working = started(logins.database.run_on_writer(lambda _: go_on.wait(PATIENCE_S)))
+    using = use_nonces(logins, 1)
+    await deferLater(reactor, 0.05)
+    assert not using.called
+    go_on.set()
+    assert await working
+    assert await using == [True]
+    assert thread.count_runs() == 2
+
+
+@ensureDeferred
+async def test_log_of_nonce_counts_alone_is_checkpointed_in_the_writer_thread(
+    counted: tuple[SqliteLogins, CountingThread], path: Path
+) -> None:
+    logins, thread = counted
+    batches = 1500
+    for number in range(batches):
+        await use_nonces(logins, number)
+    assert 0 < thread.count_runs() < batches / 5
+    checkpoint_pages, page_bytes = 1000, 4096
+    assert Path(f"{path}-wal").stat().st_size < 1.1 * checkpoint_pages * page_bytes
 
 
 @ensureDeferred
