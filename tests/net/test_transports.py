@@ -4,7 +4,7 @@ import select
 import socket
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,6 +22,7 @@ from zope.interface import implementer
 from postd.net.transports import AT_ONCE_MAX_BYTES, HELD_MAX, LONG_SENDS_PER_TURN, poll_together
 from postd.reactor import IReactor
 from postd.twisted_private import buffered_bytes
+from postd.web.server.socket_state import has_unsent
 
 
 class TurnReactor:
@@ -329,6 +330,79 @@ def test_only_so_many_responses_are_held(connect: Connect) -> None:
     connections[0].reactor.poll()
     assert sent == [*[1] * (HELD_MAX + 1), HELD_MAX + 1]
     assert all(one.is_readable() for one in connections)
+
+
+class Held:
+    """A connection whose response is held while `then` is called, because another connection was read before."""
+
+    def __init__(self, connect: Connect, then: Callable[[Connection], None]) -> None:
+        self.is_unsent = False
+        read = list[Connection]()
+
+        def take(one: Connection) -> None:
+            read.append(one)
+            one.write(b"response")
+            if read[0] is not one:
+                self.is_unsent = has_unsent(one.transport) and not one.is_readable()
+                then(one)
+
+        connections = [connect(HalfCloseableProtocol()) for _ in range(2)]
+        for one in connections:
+            one.protocol.dataReceived = lambda _, one=one: take(one)
+            one.client.send(b"request")
+        connections[0].reactor.poll()
+        self.connection = read[1]
+
+    def received(self) -> bytes:
+        """Return all that the client receives within three turns."""
+        received = b""
+        for _ in range(3):
+            while self.connection.is_readable() and (data := self.connection.client.recv(1_000_000)):
+                received += data
+            self.connection.reactor.turn()
+        return received
+
+
+def test_held_response_is_unsent_output(connect: Connect) -> None:
+    held = Held(connect, lambda _: None)
+    assert held.is_unsent
+    assert not has_unsent(held.connection.transport)
+    assert held.received() == b"response"
+
+
+@pytest.mark.parametrize("more", [b" more", b"m" * (AT_ONCE_MAX_BYTES + 1)], ids=["short", "long"])
+@pytest.mark.parametrize("together", [False, True])
+def test_held_response_precedes_later_output(connect: Connect, more: bytes, *, together: bool) -> None:
+    def write_more(one: Connection) -> None:
+        if together:
+            one.transport.writeSequence([more[:1], more[1:]])
+        else:
+            one.write(more)
+
+    assert Held(connect, write_more).received() == b"response" + more
+
+
+@pytest.mark.parametrize("close", ["loseConnection", "loseWriteConnection"])
+def test_held_response_is_sent_before_the_end_of_output(connect: Connect, close: str) -> None:
+    held = Held(connect, lambda one: getattr(one.transport, close)())
+    assert held.received() == b"response"
+    assert held.connection.client.recv(1) == b""
+
+
+def test_held_response_of_an_aborted_connection_is_not_sent(connect: Connect) -> None:
+    held = Held(connect, lambda one: one.transport.abortConnection())
+    assert held.received() == b""
+    assert held.connection.reason() is ConnectionAborted
+
+
+def test_held_response_that_the_kernel_does_not_accept_is_sent_later(connect: Connect) -> None:
+    def fill(one: Connection) -> None:
+        with suppress(BlockingIOError):
+            while True:
+                one.transport.socket.send(b"x" * 100_000)
+
+    received = Held(connect, fill).received()
+    assert received.removeprefix(received.split(b"r")[0]) == b"response"
 
 
 def test_only_so_much_is_sent_at_once_between_reads(one: Connection) -> None:
