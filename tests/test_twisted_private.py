@@ -360,7 +360,7 @@ def test_request_of_a_lost_connection_has_no_channel() -> None:
 
 def test_request_has_all_attributes_that_the_constructors_of_twisted_set() -> None:
     channel: Any = StubChannel()
-    request = HttpRequest(channel, Head(b"GET", b"/", b"/", 1, {}), b"", 0.0)
+    request = HttpRequest(channel, Head(b"GET", b"/", b"/", 1, {b"X-Request-Id": [b"1"]}), b"", 0.0)
     unneeded = {"_parsePOSTFormSubmission"}  # for `requestReceived`, which is not called
     assert {name for name in vars(make_stock_request(channel)) if not hasattr(request, name)} == unneeded
 

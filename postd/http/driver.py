@@ -36,7 +36,9 @@ def respond(
     coroutine may return a resource to render, or None if it has sent the response itself. It is cancelled when the
     client disconnects; a write that the store has accepted is still executed.
     """
-    _Responder(request, making).resume(None)
+    waiting = _run(request, making, None)
+    if waiting is not None:
+        _Responder(request, making).wait(waiting)
     return NOT_DONE_YET
 
 
@@ -58,12 +60,56 @@ def choose_resource(request: Request, choosing: Coroutine[Any, Any, Response | I
     return _WAITING
 
 
-class _Responder:
-    """Runs a coroutine, resumes it when the Deferred that it awaits has fired, and responds with its result.
+def _run(
+    request: Request, coroutine: Coroutine[Any, Any, Any], result: Any, *, cancelled: bool = False
+) -> Deferred[Any] | None:
+    """Run a coroutine to its next Deferred, which is returned, or to its end, and respond to the request.
 
     Unlike `Deferred.fromCoroutine` it needs no Deferred for each request, and no turn of the reactor if nothing is
-    awaited. While it waits, it is the request's `responder`.
+    awaited. `result` is that of the last Deferred, None at first.
     """
+    end: Callable[[Request, Any], None]
+    outcome: Any
+    try:
+        if isinstance(result, Failure):
+            waiting: Deferred[Any] = result.throwExceptionIntoGenerator(coroutine)
+        else:
+            waiting = coroutine.send(result)
+    except StopIteration as stop:
+        end, outcome = _answer, stop.value
+    except Exception as error:  # noqa: BLE001 - each is an answer
+        if cancelled and isinstance(error, CancelledError):
+            return None
+        end, outcome = _fail, error
+    else:
+        return waiting
+    try:
+        end(request, outcome)
+    except Exception:  # noqa: BLE001 - it would be lost in the Deferred that was waited for
+        _log.failure("the response could not be sent")
+    finally:
+        # The traceback of an exception refers to this frame: a cycle that would keep credentials in memory.
+        del end, outcome, result
+    return None
+
+
+def _answer(request: Request, made: Response | StreamedResponse | IResource | None) -> None:
+    if made is None or request.channel is None:  # it is sent, or the connection is lost
+        return
+    if isinstance(made, Response) and len(made.body) <= WRITE_MAX_BYTES:
+        request.send(made)
+    elif isinstance(made, Response | StreamedResponse):
+        respond(request, _send_in_pieces(request, made))
+    else:
+        request.render_resource(made)
+
+
+def _fail(request: Request, error: Exception) -> None:
+    request.fail(error)
+
+
+class _Responder:
+    """Resumes a coroutine when the Deferred that it awaits has fired. Meanwhile it is the request's `responder`."""
 
     __slots__ = ("_cancelled", "_coroutine", "_request", "_shielded", "_waiting")
 
@@ -74,57 +120,23 @@ class _Responder:
         self._cancelled = False
         self._waiting: Deferred[Any] | None = None
 
-    def resume(self, result: Any) -> None:
-        """Run the coroutine to its next Deferred or its end; `result` is that of the last Deferred, None at first."""
-        end: Callable[[Any], None]
-        outcome: Any
-        try:
-            if isinstance(result, Failure):
-                waiting: Any = result.throwExceptionIntoGenerator(self._coroutine)
-            else:
-                waiting = self._coroutine.send(result)
-        except StopIteration as stop:
-            end, outcome = self._answer, stop.value
-        except Exception as error:  # noqa: BLE001 - each is an answer
-            end, outcome = self._fail, error
-        else:
-            self.wait(waiting)
-            return
+    def _resume(self, result: Any) -> None:
         # Otherwise request and responder would be a reference cycle.
         self._waiting = self._request.responder = None
-        try:
-            end(outcome)
-        except Exception:  # noqa: BLE001 - it would be lost in the Deferred that was waited for
-            _log.failure("the response could not be sent")
-        finally:
-            # The traceback of an exception refers to this frame: a cycle that would keep credentials in memory.
-            del end, outcome, result
+        waiting = _run(self._request, self._coroutine, result, cancelled=self._cancelled)
+        if waiting is not None:
+            self.wait(waiting)
 
     def wait(self, waiting: Deferred[Any]) -> None:
         """Resume the coroutine when the Deferred that it waits for has fired."""
         self._waiting, self._request.responder = waiting, self
-        waiting.addBoth(self.resume)
+        waiting.addBoth(self._resume)
 
     def cancel(self) -> None:
         """Called when the client has disconnected."""
         if self._waiting is not None and not self._shielded:
             self._cancelled = True
             self._waiting.cancel()
-
-    def _answer(self, made: Response | StreamedResponse | IResource | None) -> None:
-        request = self._request
-        if made is None or request.channel is None:  # it is sent, or the connection is lost
-            return
-        if isinstance(made, Response) and len(made.body) <= WRITE_MAX_BYTES:
-            request.send(made)
-        elif isinstance(made, Response | StreamedResponse):
-            respond(request, _send_in_pieces(request, made))
-        else:
-            request.render_resource(made)
-
-    def _fail(self, error: Exception) -> None:
-        if not (self._cancelled and isinstance(error, CancelledError)):
-            self._request.fail(error)
 
 
 async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -> None:

@@ -112,23 +112,23 @@ class HeadDecoder:
 
     def __init__(self, canonical_name: CanonicalName) -> None:
         self._canonical_name = canonical_name
-        self._line = self._lines = b""  # the request line and the field lines of the last head
+        self._head = b""  # the last one, if it is kept
         self._last: Head | None = None
 
     def decode(self, head: bytes) -> Head:
         """Decode a head, as `decode_head`."""
-        line, _, lines = head.partition(b"\r\n")
-        is_short = len(head) <= KEPT_MAX_BYTES and lines.count(b"\r\n") < KEPT_FIELDS_MAX
-        decoded = None
-        if self._last is not None and lines == self._lines and is_short:
-            if line == self._line:
-                return self._last
-            decoded = _decode_other_line(line, self._last)
+        last = decoded = self._last
+        if last is not None:
+            if head == self._head:
+                return last
+            line, _, lines = head.partition(b"\r\n")
+            decoded = _decode_other_line(line, last) if lines == self._head.partition(b"\r\n")[2] else None
         if decoded is None:
             decoded = decode_head(head, self._canonical_name)
+        is_short = len(head) <= KEPT_MAX_BYTES and head.count(b"\r\n") <= KEPT_FIELDS_MAX
         # An absolute target has replaced a field.
         self._last = decoded if is_short and decoded.target.startswith(b"/") else None
-        self._line, self._lines = (line, lines) if is_short else (b"", b"")
+        self._head = head if self._last is not None else b""
         return decoded
 
 

@@ -58,6 +58,10 @@ LINGER_S = 2
 INPUT_MAX_BYTES = 64 * 1024
 """Limit on input read ahead of the responses, within one read of the socket."""
 
+# Python 3.11 looks up a member of an enumeration by a call.
+_RESPONDING = State.RESPONDING
+_REQUEST_READ, _RESPONSE_WRITTEN = Event.REQUEST_READ, Event.RESPONSE_WRITTEN
+
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _CLOSE = b"Connection: close\r\n"
 
@@ -126,7 +130,7 @@ class HttpConnection(Protocol):
         if self.state not in OPEN:
             return
         self._buffer = self._buffer + data if self._buffer else data
-        if self.state is not State.RESPONDING and self._next_turn is None and not self._output_paused:
+        if self.state is not _RESPONDING and self._next_turn is None and not self._output_paused:
             self._process()
         if self._buffer or self._output_paused:
             self._hold_input()
@@ -165,7 +169,7 @@ class HttpConnection(Protocol):
     def resumeProducing(self) -> None:
         """Called when the transport's buffer has room again."""
         self._output_paused = False
-        if self.state is State.RESPONDING:
+        if self.state is _RESPONDING:
             self.deadline_s = math.inf
         if self._producer is not None:
             self._producer.resumeProducing()
@@ -245,9 +249,9 @@ class HttpConnection(Protocol):
     def requestDone(self, _request: HttpRequest) -> None:
         """Called when a response is written completely."""
         self.request = None
-        if self.state is not State.RESPONDING:
+        if self.state is not _RESPONDING:
             return
-        self._enter(Event.RESPONSE_WRITTEN)
+        self._enter(_RESPONSE_WRITTEN)
         if self.site.draining:  # since the head of the response was written
             self._persistent = False
         if not self._persistent:
@@ -315,7 +319,7 @@ class HttpConnection(Protocol):
         self._head = self._chunks = None
         self._persistent = head.persistent
         self.deadline_s = math.inf
-        self._enter(Event.REQUEST_READ)
+        self._enter(_REQUEST_READ)
         self.request = HttpRequest(self, head, body, self._started_s)
         self.request.process()
 
@@ -417,7 +421,7 @@ class HttpConnection(Protocol):
     def _process_next(self) -> None:
         """Process the next pipelined request."""
         self._next_turn = None
-        if self._output_paused or self.state not in OPEN or self.state is State.RESPONDING:
+        if self._output_paused or self.state not in OPEN or self.state is _RESPONDING:
             return  # resumeProducing continues
         self._process()
         if self._next_turn is None and self.request is None:
@@ -431,7 +435,7 @@ class HttpConnection(Protocol):
             return
         if self.state is State.LINGERING:  # our side is closed already
             self.transport.loseConnection()
-        elif self.state is not State.RESPONDING and self._next_turn is None and not self._output_paused:
+        elif self.state is not _RESPONDING and self._next_turn is None and not self._output_paused:
             self.loseConnection()
 
     def _hold_input(self) -> None:

@@ -69,7 +69,6 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
     postpath: list[bytes]
     extra_headers = b""
     _response_headers: Headers | None = None
-    _id: str | None = None
 
     def __init__(self, channel: Connection, head: Head, body: bytes, started_s: float) -> None:
         # All that Twisted's two constructors set, and what its requestReceived does.
@@ -89,6 +88,8 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         self.body = body
         self.content = BytesIO(body)
         self.started_s = started_s
+        given = head.fields.get(b"X-Request-Id")
+        self.id = (_decode_id(given) if given is not None else None) or self.site.next_request_id()
 
     @cached_property
     def requestHeaders(self) -> Headers:  # type: ignore[override]
@@ -120,13 +121,6 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
     @property
     def is_api(self) -> bool:
         return is_api(self.path)
-
-    @property
-    def id(self) -> str:
-        if self._id is None:
-            given = self.fields.get(b"X-Request-Id")
-            self._id = (_decode_id(given) if given is not None else None) or self.site.next_request_id()
-        return self._id
 
     @property
     def client_certificate(self) -> bytes | None:
