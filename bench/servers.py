@@ -77,12 +77,14 @@ def running(server: Server, folder: Path, pause_s: float = PAUSE_S) -> Iterator[
     """
     port = free_port()
     (folder / server.settings_file).write_text(server.settings.replace("PORT", str(port)))
+    # pip compiles the packages that it installs; without this, each start would compile those of a checkout.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     log = folder / f"{server.name}.log"
     with log.open("ab") as output:
         process = subprocess.Popen(
             ["taskset", "-c", server.cores, *server.command(port)],
             cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(server.tree)},  # has `postd` and `bench.peers`
+            env={**environment, "PYTHONPATH": str(server.tree)},  # has `postd` and `bench.peers`
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
