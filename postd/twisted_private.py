@@ -165,6 +165,17 @@ def buffered_bytes(transport: Any) -> int:
     return len(transport.dataBuffer) - transport.offset + transport._tempDataLen  # type: ignore[no-any-return]
 
 
+def buffer_only_write(transport: Any, data: bytes) -> None:
+    """Do what `write` of a connected socket's transport does while it has nothing buffered, with at most 64 KiB.
+
+    `write` checks its argument, and whether to pause the producer, too.
+    """
+    if not transport._writeDisconnected:
+        transport._tempDataBuffer.append(data)
+        transport._tempDataLen += len(data)
+        transport.startWriting()
+
+
 def buffer_pieces(transport: Any, pieces: Sequence[bytes | memoryview]) -> None:
     """Do what `writeSequence` of a socket's transport does, which refuses a `memoryview`."""
     if transport.connected and not transport._writeDisconnected:
@@ -199,6 +210,27 @@ def send_pieces(transport: Any) -> bool:
         sent -= len(piece)
     transport._tempDataBuffer = []
     return True
+
+
+def send_only_write(transport: Any) -> bool:
+    """Send the output of a socket's transport if it is one write and nothing follows it; return whether all is sent.
+
+    If not, `doWrite` has to be called. It does the same, with several calls and checks more.
+    """
+    pieces = transport._tempDataBuffer
+    if len(pieces) != 1 or transport.dataBuffer or not isinstance(pieces[0], bytes):
+        return False
+    if transport.disconnecting or transport._writeDisconnecting or transport.producerPaused:
+        return False
+    if transport.producer is not None and not transport.streamingProducer:  # it waits for a call after each piece
+        return False
+    try:
+        sent = transport.socket.send(pieces[0])
+    except OSError:  # `doWrite` meets it, too
+        return False
+    left = pieces[0][sent:]
+    transport._tempDataBuffer, transport._tempDataLen = [left] if left else [], len(left)
+    return not left
 
 
 NoPushProducer = _NoPushProducer

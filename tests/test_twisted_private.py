@@ -47,6 +47,7 @@ from postd.twisted_private import (
     AuthSessionWrapper,
     DecodedHeaders,
     NoPushProducer,
+    buffer_only_write,
     buffer_pieces,
     buffered_bytes,
     canonical_header_name,
@@ -58,6 +59,7 @@ from postd.twisted_private import (
     make_twistd_log_observer,
     parse_proxy,
     release_request,
+    send_only_write,
     send_pieces,
     systemd_sockets,
     take_adopted_socket,
@@ -280,6 +282,90 @@ def test_pieces_that_the_kernel_refuses_are_left_to_the_stock_way() -> None:
     transport.writeSequence([b"one", b"more"])
     assert send_pieces(transport)
     assert buffered_bytes(transport)
+
+
+class SocketTransport(FileDescriptor):
+    """A transport with a socket that accepts `accepts` bytes at a time, and refuses the next send if they are less."""
+
+    connected = True
+
+    def __init__(self, accepts: int) -> None:
+        super().__init__(MemoryReactor())
+        self.sent = b""
+        self.stock_sends = 0
+        self.is_full = False
+        self.accepts = accepts
+        self.socket = SimpleNamespace(send=self.send)
+
+    def send(self, data: bytes) -> int:
+        if self.is_full:
+            raise BlockingIOError
+        accepted = data[: self.accepts]
+        self.is_full = len(accepted) < len(data)
+        self.sent += accepted
+        return len(accepted)
+
+    def writeSomeData(self, data: bytes) -> int:
+        self.stock_sends += 1
+        try:
+            return self.send(data)
+        except BlockingIOError:
+            return 0
+
+
+@pytest.mark.parametrize("accepts", [20, 3, 0])
+def test_only_write_is_sent_without_the_stock_way(accepts: int) -> None:
+    transport = SocketTransport(accepts)
+    buffer_only_write(transport, b"response")
+    assert buffered_bytes(transport) == 8
+    assert send_only_write(transport) is (accepts == 20)
+    assert buffered_bytes(transport) == 8 - len(transport.sent)
+    if transport.is_full:
+        assert not send_only_write(transport)
+        transport.is_full = False
+        transport.accepts = 20
+        transport.write(b" more")
+        transport.doWrite()
+    assert transport.sent == b"response" + (b"" if accepts == 20 else b" more")
+    assert not buffered_bytes(transport)
+
+
+def prepare_second_write(transport: Any) -> None:
+    transport.write(b" more")
+
+
+def prepare_end(transport: Any) -> None:
+    transport.loseConnection()
+
+
+def prepare_end_of_output(transport: Any) -> None:
+    transport.loseWriteConnection()
+
+
+def prepare_pull_producer(transport: Any) -> None:
+    transport.registerProducer(SimpleNamespace(resumeProducing=lambda: None), False)  # noqa: FBT003 - Twisted's signature
+
+
+@pytest.mark.parametrize(
+    "prepare", [prepare_second_write, prepare_end, prepare_end_of_output, prepare_pull_producer, FileDescriptor.doWrite]
+)
+def test_output_that_the_stock_way_has_more_to_do_for_is_left_to_it(prepare: Callable[[Any], object]) -> None:
+    transport = SocketTransport(3)
+    buffer_only_write(transport, b"response")
+    prepare(transport)
+    transport.is_full = False
+    transport.accepts = 20
+    assert not send_only_write(transport)
+    transport.doWrite()
+    assert transport.sent == b"response" + (b" more" if prepare is prepare_second_write else b"")
+
+
+def test_write_after_the_end_of_output_is_dropped() -> None:
+    transport = SocketTransport(20)
+    transport.loseWriteConnection()
+    transport.doWrite()
+    buffer_only_write(transport, b"response")
+    assert not buffered_bytes(transport)
 
 
 def test_no_push_producer_stands_in_for_a_transport_that_cannot_pause() -> None:

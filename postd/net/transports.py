@@ -33,7 +33,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from postd.reactor import IReactor
-from postd.twisted_private import buffer_pieces, buffered_bytes, send_pieces
+from postd.twisted_private import buffer_only_write, buffer_pieces, buffered_bytes, send_only_write, send_pieces
 
 LONG_SENDS_PER_TURN = 8
 """How many connections with long output send in one turn: half a millisecond if each has 256 KiB of a list to send."""
@@ -165,8 +165,6 @@ class _PolledConnection(FileDescriptor):
     _is_sending = False
     _is_written = False  # there is output to send, or the end of it
     _is_queued = False
-    held = b""
-    """A response that is sent when all readable connections are read; it is the only output then."""
 
     def __init__(self, *arguments: Any, poller: Poller) -> None:
         self._poller = poller
@@ -184,7 +182,6 @@ class _PolledConnection(FileDescriptor):
         self._poll_for(self._events & ~EPOLLIN)
 
     def startWriting(self) -> None:
-        self._buffer_held()
         if not self._events & EPOLLOUT:
             self._is_written = True
             if not self._is_queued:
@@ -230,56 +227,44 @@ class _PolledConnection(FileDescriptor):
         if (
             left >= 0
             and data
-            and not (self._is_queued or self._is_sending or self._events & EPOLLOUT)
+            and not (self._is_written or self._is_sending)
+            and not self._events & EPOLLOUT
             and self.connected
             and not (self.disconnecting or self.TLS)
             and (self.producer is None or self.streamingProducer)  # others wait for a call after each piece
         ):
-            if self._poller.holding:
-                self.held, self._is_queued = data, True
-                self._poller.add(self)
-            else:
-                self._send_at_once(data)
-        else:
-            self._buffer_held()
-            super().write(data)
-
-    def _send_at_once(self, data: bytes) -> None:
-        """Send data while none is buffered; buffer what the kernel does not accept."""
-        try:
-            sent = self.socket.send(data)
-        except OSError:  # `doWrite` meets it, too
-            sent = 0
-        if sent < len(data):
-            super().write(data[sent:])
-
-    def _buffer_held(self) -> None:
-        """Move a held response to the buffer, before other output."""
-        held, self.held = self.held, b""
-        if held:
-            super().write(held)
+            if not self._poller.holding:
+                try:
+                    sent = self.socket.send(data)
+                except OSError:  # `doWrite` meets it, too
+                    sent = 0
+                if sent == len(data):
+                    return
+                data = data[sent:]
+            elif isinstance(data, bytes):
+                buffer_only_write(self, data)
+                return
+        super().write(data)
 
     def writeSequence(self, iovec: Iterable[bytes | memoryview]) -> None:
         parts = list(iovec)
         if self.TLS or sum(map(len, parts)) <= AT_ONCE_MAX_BYTES:
             self.write(b"".join(parts))  # at once
         else:
-            self._buffer_held()
             buffer_pieces(self, parts)
 
     def abortConnection(self) -> None:
-        self._at_once_left, self.held = 0, b""
+        self._at_once_left = 0
         super().abortConnection()  # type: ignore[misc]  # of the transports that this is mixed in
 
     def send(self) -> None:
         self._is_queued = False
-        held, self.held = self.held, b""
-        if held and self.connected:
-            self._send_at_once(held)
-            return
         if not (self._is_written and self.connected):
             return
-        self._is_written, self._is_sending = False, True
+        self._is_written = False
+        if send_only_write(self):
+            return
+        self._is_sending = True
         self._at_once_left = AT_ONCE_MAX_BYTES
         try:
             reason = self.doWrite()

@@ -395,6 +395,24 @@ def test_held_response_of_an_aborted_connection_is_not_sent(connect: Connect) ->
     assert held.connection.reason() is ConnectionAborted
 
 
+def test_text_in_place_of_a_held_response_is_an_error_of_its_writer(connect: Connect) -> None:
+    connections = [connect() for _ in range(2)]
+    errors = list[TypeError]()
+
+    def write_text(one: Connection) -> None:
+        try:
+            one.write("text")
+        except TypeError as error:
+            errors.append(error)
+
+    for one in connections:
+        one.protocol.dataReceived = lambda _, one=one: write_text(one)
+        one.client.send(b"request")
+    connections[0].reactor.poll()
+    assert len(errors) == 2
+    assert [one.reason() for one in connections] == [None, None]
+
+
 def test_held_response_that_the_kernel_does_not_accept_is_sent_later(connect: Connect) -> None:
     def fill(one: Connection) -> None:
         with suppress(BlockingIOError):

@@ -27,7 +27,7 @@ def bytes_acknowledged(transport: Any) -> int:
         return 0
     try:
         if handle.family == socket.AF_UNIX:
-            return -_unsent_bytes(transport) - _ask(handle, termios.TIOCOUTQ)
+            return -buffered_bytes(_innermost(transport)) - _ask(handle, termios.TIOCOUTQ)
         info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
         acknowledged: int = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0]
     except (OSError, struct.error):  # the socket is closed, or an old kernel
@@ -46,7 +46,7 @@ def has_unread(transport: Any) -> bool:
 
 def has_unsent(transport: Any) -> bool:
     """Return whether there is output that the kernel has not accepted yet."""
-    return _socket_of(transport) is not None and _unsent_bytes(transport) > 0
+    return _socket_of(transport) is not None and buffered_bytes(_innermost(transport)) > 0
 
 
 def end_output(transport: Any) -> None:
@@ -55,11 +55,6 @@ def end_output(transport: Any) -> None:
     if handle is not None:
         with suppress(OSError):  # the socket is closed
             handle.shutdown(socket.SHUT_WR)
-
-
-def _unsent_bytes(transport: Any) -> int:
-    innermost = _innermost(transport)
-    return buffered_bytes(innermost) + len(getattr(innermost, "held", b""))  # `postd.net.transports`
 
 
 def _ask(handle: socket.socket, request: int) -> int:
