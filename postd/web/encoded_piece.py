@@ -87,7 +87,7 @@ class Piece:
         if self._text is not None:
             return self._text
         assert self.part is not None
-        return COMMA + inflate(self.part.deflated)
+        return COMMA + inflate(self.part.deflated) if self.count else b""
 
     def keep_part(self, part: Part) -> None:
         """Keep the compressed form as well."""

@@ -628,7 +628,9 @@ def test_changed_piece_is_what_encoding_anew_gives(posts: Mapping[int, str], cha
     assert piece.changed(changes) == expected
     assert piece.spliced(changes) in {None, (join_posts(expected), len(expected))}
     piece.compress()
+    assert piece.text == join_posts(encoded)
     assert piece.changed(changes) == expected
+    assert piece.spliced(changes) in {None, (join_posts(expected), len(expected))}
     for post_id in (0, 1, 15, 50):
         for limit in (None, 1, 3):
             later = [text for number, text in zip(sorted(posts), encoded, strict=True) if number > post_id]
