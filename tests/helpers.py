@@ -106,7 +106,7 @@ class _Inline:
 
 
 class InlineThread(_Inline, WriterThread):
-    """A writer thread that runs each call at once, in the caller."""
+    """A writer thread that runs each call at once, in the caller; it is always idle."""
 
 
 class Response(Struct):

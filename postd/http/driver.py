@@ -55,8 +55,7 @@ def choose_resource(request: Request, choosing: Coroutine[Any, Any, Response | I
         return ViewResource(_return(chosen)) if isinstance(chosen, Response) else chosen
     except Exception as error:  # noqa: BLE001 - each is an answer
         return error_page(error)
-    responder = _Responder(request, choosing, shielded=True)
-    responder.wait(waiting)
+    _Responder(request, choosing, shielded=True).wait(waiting)
     return _WAITING
 
 
@@ -78,9 +77,7 @@ def _run(
     except StopIteration as stop:
         end, outcome = _answer, stop.value
     except Exception as error:  # noqa: BLE001 - each is an answer
-        if cancelled and isinstance(error, CancelledError):
-            return None
-        end, outcome = _fail, error
+        end, outcome = _ignore if cancelled and isinstance(error, CancelledError) else _fail, error
     else:
         return waiting
     try:
@@ -88,7 +85,9 @@ def _run(
     except Exception:  # noqa: BLE001 - it would be lost in the Deferred that was waited for
         _log.failure("the response could not be sent")
     finally:
-        # The traceback of an exception refers to this frame: a cycle that would keep credentials in memory.
+        if isinstance(outcome, Exception):
+            # Its frames refer to the failure that it came in: a cycle that would keep credentials in memory.
+            outcome.__traceback__ = None
         del end, outcome, result
     return None
 
@@ -108,6 +107,10 @@ def _fail(request: Request, error: Exception) -> None:
     request.fail(error)
 
 
+def _ignore(_request: Request, _error: Exception) -> None:
+    """Do nothing: the client has disconnected, and the coroutine was cancelled."""
+
+
 class _Responder:
     """Resumes a coroutine when the Deferred that it awaits has fired. Meanwhile it is the request's `responder`."""
 
@@ -121,7 +124,7 @@ class _Responder:
         self._waiting: Deferred[Any] | None = None
 
     def _resume(self, result: Any) -> None:
-        # Otherwise request and responder would be a reference cycle.
+        # First: request and responder refer to each other.
         self._waiting = self._request.responder = None
         waiting = _run(self._request, self._coroutine, result, cancelled=self._cancelled)
         if waiting is not None:

@@ -2,15 +2,15 @@
 
 No timer is involved: an idle store starts a batch at the end of the reactor's iteration. A busy one acknowledges the
 last batch and starts the next after one more iteration, which reads what the acknowledged clients send next: with 32
-busy clients most batches have 32 writes, where a start at once made batches of 2 and of 29 in turn. A batch costs a
-sync and some switches of threads, whatever its size. One batch at a time, one call back to the reactor.
+busy clients most batches have 32 writes, where a start at once made batches of 2 and of 29 in turn. A synced batch
+costs a sync and some switches of threads, whatever its size. One batch is committed at a time.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
@@ -32,8 +32,8 @@ class GroupCommit(Generic[WriteT]):
     """A queue of writes that are committed in batches.
 
     Args:
-        commit: begins to store a batch; the Deferred fires with an outcome for each write, in order. If it fails, the
-            batch and all queued writes fail with that error: each would run into the same timeout, one after the other.
+        commit: stores a batch; the Deferred fires with an outcome for each write, in order. If it fails, the batch and
+            all queued writes fail with that error: each would run into the same timeout, one after the other.
         clock: the reactor.
     """
 
@@ -81,7 +81,7 @@ class GroupCommit(Generic[WriteT]):
                 waiter.callback(None)
             return
         batch = [self._queue.popleft() for _ in range(min(BATCH_MAX, len(self._queue)))]
-        done = self._commit([write for write, _ in batch])
+        done = maybeDeferred(self._commit, [write for write, _ in batch])
         done.addCallbacks(self._succeeded, self._failed, callbackArgs=(batch,), errbackArgs=(batch,))
 
     def _succeeded(self, outcomes: Sequence[Outcome], batch: list[tuple[WriteT, Deferred[Any]]]) -> None:

@@ -1,11 +1,9 @@
 """The post API (spec: Post API; reference: Post API)."""
 
 import time
-from collections.abc import Coroutine
 from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
-from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -93,8 +91,8 @@ class PostApi:
         self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_uncached)
 
     @app.route("/post", methods=["GET"])
-    def list_posts(self, request: Request) -> Coroutine[Any, Any, Response | StreamedResponse]:
-        return self._lists.respond(request, _decode_span(request))
+    async def list_posts(self, request: Request) -> Response | StreamedResponse:
+        return await self._lists.respond(request, _decode_span(request))
 
     @app.route("/post", methods=["POST"])
     async def add_post(self, request: Request) -> Response:

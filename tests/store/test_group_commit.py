@@ -28,9 +28,12 @@ class GroupCommitTests(SynchronousTestCase):
         self.clock = IterationClock()
         self.batches: list[Sequence[str]] = []
         self.done: list[Deferred[Any]] = []
+        self.error: Exception | None = None
         self.writes: GroupCommit[str] = GroupCommit(self.commit, clock=self.clock)
 
     def commit(self, writes: Sequence[str]) -> Deferred[Sequence[Outcome]]:
+        if self.error is not None:
+            raise self.error
         self.batches.append(writes)
         self.done.append(Deferred())
         return self.done[-1]
@@ -47,6 +50,17 @@ class GroupCommitTests(SynchronousTestCase):
         assert self.batches == [["a", "b"]]
         self.done[0].callback([1, 2])
         assert [self.successResultOf(result) for result in results] == [1, 2]
+
+    def test_batch_that_cannot_begin_fails_alone(self) -> None:
+        self.error = ValueError("unexpected")
+        results = [self.writes.submit("a"), self.writes.submit("b")]
+        self.clock.advance(0)
+        for result in results:
+            self.failureResultOf(result, ValueError)
+        self.error = None
+        self.writes.submit("c")
+        self.clock.advance(0)
+        assert self.batches == [["c"]]
 
     def test_writes_during_a_batch_make_the_next(self) -> None:
         self.writes.submit("a")

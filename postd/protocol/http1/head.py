@@ -117,15 +117,16 @@ class HeadDecoder:
 
     def decode(self, head: bytes) -> Head:
         """Decode a head, as `decode_head`."""
-        last = decoded = self._last
-        if last is not None:
-            if head == self._head:
-                return last
+        last, decoded = self._last, None
+        if last is not None and head == self._head:
+            return last
+        is_short = len(head) <= KEPT_MAX_BYTES and head.count(b"\r\n") <= KEPT_FIELDS_MAX
+        if last is not None and is_short:
             line, _, lines = head.partition(b"\r\n")
-            decoded = _decode_other_line(line, last) if lines == self._head.partition(b"\r\n")[2] else None
+            if lines == self._head.partition(b"\r\n")[2]:
+                decoded = _decode_other_line(line, last)
         if decoded is None:
             decoded = decode_head(head, self._canonical_name)
-        is_short = len(head) <= KEPT_MAX_BYTES and head.count(b"\r\n") <= KEPT_FIELDS_MAX
         # An absolute target has replaced a field.
         self._last = decoded if is_short and decoded.target.startswith(b"/") else None
         self._head = head if self._last is not None else b""

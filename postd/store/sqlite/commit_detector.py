@@ -1,4 +1,4 @@
-"""Detect commits from the WAL-index header, without a query.
+"""Detect commits, and the length of the write-ahead log, from the WAL-index header, without a query.
 
 A read transaction takes SQLite some microseconds, and three times as many with cold processor caches, as in a server.
 SQLite itself detects commits of other processes in shared memory, the "-shm" file beside the database: its header of 48
@@ -11,9 +11,10 @@ import struct
 
 from postd.store.sqlite.file_locks import SharedFile
 
-_HEADER_BYTES = 48
-_LAST_FRAME = struct.Struct("=I")
-_LAST_FRAME_AT = 16  # mxFrame, "Number of valid and committed frames in the WAL file"
+_HEADER_BYTES = 48  # there are two copies, which `walCkptInfo` follows
+_COUNT = struct.Struct("=I")
+_FRAMES_AT = 16  # mxFrame, "Number of valid and committed frames in the WAL file"
+_COPIED_AT = 2 * _HEADER_BYTES  # nBackfill, "Number of WAL frames that have been backfilled into the database"
 _VERSION = 3007000
 """The version of the header's format, unchanged since SQLite 3.7.0; in native byte order."""
 
@@ -30,7 +31,7 @@ class CommitDetector:
         path = os.path.realpath(database) + "-shm"
         self._file = SharedFile(path, os.O_RDONLY)
         try:
-            self._memory = self._file.memory(2 * _HEADER_BYTES)
+            self._memory = self._file.memory(_COPIED_AT + _COUNT.size)
         except ValueError as error:  # the file is shorter than that
             raise OSError(f"{path}: {error}") from None
         version = struct.unpack_from("=I", self._memory)[0]
@@ -44,13 +45,13 @@ class CommitDetector:
         """
         return self._memory[:_HEADER_BYTES]
 
-    def log_pages(self) -> int:
-        """Return how many pages the write-ahead log has; after a checkpoint, until the next commit starts it anew.
+    def log_frames(self) -> tuple[int, int]:
+        """Return the number of frames in the write-ahead log, and how many of them are copied into the database.
 
-        A header that is read while it is written may give another number.
+        If all are, the next commit restarts the log. A header that is read while it is written may give other numbers.
         """
-        pages: int = _LAST_FRAME.unpack_from(self._memory, _LAST_FRAME_AT)[0]
-        return pages
+        frames, copied = (_COUNT.unpack_from(self._memory, at)[0] for at in (_FRAMES_AT, _COPIED_AT))
+        return frames, copied
 
     def close(self) -> None:
         """Unmap the memory; only after SQLite has closed the database."""

@@ -1,11 +1,12 @@
-"""An SQLite file that is open: reads on the reactor's thread, group commit of writes in a thread of its own.
+"""An SQLite file that is open: reads on the reactor's thread, group commit of writes.
 
 A read takes a few microseconds; a hop to a thread and back costs more. The reading connection therefore never waits for
 a lock: where another process has locked the whole file, a read is retried a few times and then fails.
 
-A batch of writes none of which waits for the disk, such as counts of Digest nonces, takes some 50 µs, and the thread
-three times as much: the two threads pass Python's lock to each other at each system call. So it is committed on the
-reactor's thread, unless it might have to wait there: for another process, or for a checkpoint of the log.
+Writes are committed in a thread of their own, because they wait for the disk. Batches of rows that do not, such as the
+counts of Digest nonces, are committed on the reactor's thread, unless they would have to wait for another process or
+for a checkpoint. With the writer thread they take three times as much CPU time, because the two threads pass Python's
+lock to each other at each system call.
 """
 
 import os
@@ -15,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing, suppress
 from typing import Any, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred, fail, succeed
+from twisted.internet.defer import CancelledError, Deferred, succeed
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -25,9 +26,9 @@ from postd.reactor import IReactor
 from postd.store.failure_reporter import FailureReporter
 from postd.store.group_commit import GroupCommit, Outcome
 from postd.store.interface import OperationObserver, ignore_operation
-from postd.store.sqlite.batches import Write, run_batch
+from postd.store.sqlite.batches import InsertRow, Write, run_batch
 from postd.store.sqlite.commit_detector import CommitDetector
-from postd.store.sqlite.database_file import DatabaseFile, transaction
+from postd.store.sqlite.database_file import DatabaseFile, remaining_timeout_ms, transaction
 from postd.store.sqlite.errors import is_locked, store_error
 from postd.store.sqlite.file_locks import Identity, identity_of
 from postd.store.sqlite.read_cache import TABLES, ReadCache
@@ -41,15 +42,22 @@ _RETRY_READ_AFTER_S = (0.01, 0.05, 0.2, 0.5)
 _RETRY_OPEN_AFTER_S = 0.5
 _CHECK_FILE_EVERY_S = 1
 
-_AT_ONCE_WRITES_MAX = 64
-"""Writes in a batch on the reactor's thread: some 0.1 ms."""
+_QUICK_ROWS_MAX = 32
+"""Limit on the rows of a batch that is committed on the reactor's thread."""
 
-_AT_ONCE_LOG_PAGES_MAX = 900
-"""The log's length up to which such a batch is begun. It adds a few pages, at most some 400; SQLite makes a checkpoint
-and syncs at 1000, and the first commit after that, which starts the log anew, syncs, too."""
+_CHECKPOINT_FRAMES = 1000
+"""The length of the write-ahead log at which a commit makes a checkpoint (SQLite's default)."""
+
+_FRAMES_OF_A_ROW_MAX = 4
+"""Frames that a row of a batch adds to the log at most: pages of its table and its index, and their splits. Rows with
+random keys were measured to add 2.2 each, those of one nonce next to nothing."""
 
 _CHECKPOINT_TIMEOUT_MS = 1000
 """How long `stop` waits for other readers of a file that was moved away."""
+
+
+class _WouldWaitError(Exception):
+    """A batch cannot be committed without waiting."""
 
 
 class SqliteDatabase:
@@ -59,14 +67,14 @@ class SqliteDatabase:
 
     Args:
         reactor: its clock times the waits; results come back on its thread.
-        thread: runs the writes; by default a thread of its own.
+        thread: runs the writes that may have to wait; by default a thread of its own.
         upgrade: whether a file with an older schema is upgraded instead of refused.
 
     Attributes:
         description: the store for the log and for messages.
         observer: is called with each read and write.
-        writer: the connection that writes, None while the file is not open. Used in the writer thread, and while that
-            is idle in the reactor's.
+        writer: the connection that writes, None while the file is not open. Used by the writer thread, and by the
+            reactor's thread while the writer thread is idle.
         reader: the connection that reads, None while the file is not open.
         write_queue: the writes that wait for their commit.
         file_check: calls `check_file` each second.
@@ -368,71 +376,63 @@ class SqliteDatabase:
     def _checkpoint(self, writer: sqlite3.Connection, busy_timeout_ms: int) -> bool:
         """Copy the write-ahead log into the file and empty it; return False if a reader prevents that."""
         try:
-            writer.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+            self._file.set_busy_timeout(writer, busy_timeout_ms)
             busy = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
         except sqlite3.Error:
             return False
         return not busy
 
     def _commit(self, writes: Sequence[Write]) -> Deferred[Sequence[Outcome]]:
-        """Commit a batch: on the reactor's thread if it does not wait there, else in the writer thread."""
-        try:
-            outcomes = self._commit_at_once(writes)
-        except StoreUnavailableError as error:
-            return fail(error)
-        return self._thread.run(self._commit_in_turn, writes) if outcomes is None else succeed(outcomes)
+        """Commit a batch: on the reactor's thread if it does not have to wait there, else in the writer thread."""
+        if self._is_quick(writes):
+            with suppress(_WouldWaitError):
+                return succeed(self._commit_batch(writes, may_wait=False))
+        return self._thread.run(self._commit_batch, writes)
 
-    def _commit_at_once(self, writes: Sequence[Write]) -> Sequence[Outcome] | None:
-        """Commit a batch without waiting for the disk, a thread or another process; return None if it would wait."""
+    def _is_quick(self, writes: Sequence[Write]) -> bool:
+        """Return whether a batch can be committed now without waiting for the disk or for the writer thread."""
+        detector = self._commit_detector
+        if len(writes) > _QUICK_ROWS_MAX or detector is None or not self._thread.is_idle:
+            return False
+        if any(one.synced or not isinstance(one.run, InsertRow) for one in writes):
+            return False
+        frames, copied = detector.log_frames()
+        # A commit that restarts the log syncs it, and so does the checkpoint after one that makes it long.
+        return copied < frames < _CHECKPOINT_FRAMES - _FRAMES_OF_A_ROW_MAX * len(writes)
+
+    def _commit_batch(self, writes: Sequence[Write], *, may_wait: bool = True) -> Sequence[Outcome]:
+        """Commit a batch in one transaction.
+
+        Raises:
+            _WouldWaitError: it has to wait for another process, and may not.
+            StoreUnavailableError: it cannot be committed.
+        """
         connection, write_turn, detector = self.writer, self._write_turn, self._commit_detector
-        if len(writes) > _AT_ONCE_WRITES_MAX or any(one.synced for one in writes) or not self._thread.is_idle:
-            return None
-        if connection is None or write_turn is None or detector is None:
-            return None
-        if detector.log_pages() > _AT_ONCE_LOG_PAGES_MAX:
-            return None
-        try:
-            with write_turn.turn_at_once() as has_turn:
-                if not has_turn:
-                    return None
-                self._file.set_busy_timeout(connection, 0)
-                return self._commit_batch(connection, writes)
-        except sqlite3.Error as error:
-            if is_locked(error):
-                return None
-            raise self._unavailable(error) from None
-        except OSError as error:
-            raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
-
-    def _commit_in_turn(self, writes: Sequence[Write]) -> Sequence[Outcome]:
-        """Commit a batch (in the writer thread)."""
-        connection, write_turn = self.writer, self._write_turn
         if connection is None or write_turn is None:
             raise StoreUnavailableError(self._not_open)
         if not self._file_is_in_place():
             raise StoreUnavailableError(self._replaced)
         try:
-            with write_turn.turn() as waited_s:
-                self._file.set_waited(connection, waited_s)
-                return self._commit_batch(connection, writes)
+            self._file.set_synchronous(connection, synced=any(one.synced for one in writes))
+            with write_turn.turn(may_wait=may_wait) as waited_s:
+                if waited_s is None:
+                    raise _WouldWaitError
+                self._file.set_busy_timeout(connection, remaining_timeout_ms(waited_s) if may_wait else 0)
+                with transaction(connection, "BEGIN IMMEDIATE"):  # one that reads first cannot wait for a lock
+                    before = b"" if detector is None else detector.read()
+                    outcomes = run_batch(writes, connection)
+                    if not self._file_is_in_place():  # again, after seconds of waiting perhaps
+                        raise StoreUnavailableError(self._replaced)
+                if detector is not None:
+                    changes = {table for one in writes for table in one.changes}
+                    self._cache.note_commit(before, detector.read(), changes)
+                return outcomes
         except sqlite3.Error as error:
+            if not may_wait and is_locked(error):
+                raise _WouldWaitError from None
             raise self._unavailable(error) from None
         except OSError as error:
             raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
-
-    def _commit_batch(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> Sequence[Outcome]:
-        """Commit a batch in one transaction, while this process has its turn to write."""
-        detector = self._commit_detector
-        self._file.set_synchronous(connection, synced=any(one.synced for one in writes))
-        with transaction(connection, "BEGIN IMMEDIATE"):  # one that reads first cannot wait for a lock
-            before = b"" if detector is None else detector.read()
-            outcomes = run_batch(writes, connection)
-            if not self._file_is_in_place():  # after seconds of waiting perhaps
-                raise StoreUnavailableError(self._replaced)
-        if detector is not None:
-            changes = {table for one in writes for table in one.changes}
-            self._cache.note_commit(before, detector.read(), changes)
-        return outcomes
 
     def _file_is_in_place(self) -> bool:
         """Return whether the open file is the one at its path; writes to another file would be lost."""

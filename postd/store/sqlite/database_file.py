@@ -54,6 +54,11 @@ def transaction(
         raise
 
 
+def remaining_timeout_ms(waited_s: float) -> int:
+    """Return how long a write that has waited already may wait for the lock, in steps of 100 ms."""
+    return BUSY_TIMEOUT_MS - int(waited_s * 10) * 100
+
+
 class DatabaseFile:
     """A store's file.
 
@@ -131,12 +136,8 @@ class DatabaseFile:
             connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
             self._synced = synced
 
-    def set_waited(self, connection: sqlite3.Connection, waited_s: float) -> None:
-        """Take time that a write has waited already off the timeout of its lock."""
-        self.set_busy_timeout(connection, BUSY_TIMEOUT_MS - int(waited_s * 10) * 100)
-
     def set_busy_timeout(self, connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
-        """Set how long the next writes wait for the lock of another process; with 0 they fail at once."""
+        """Set how long the next statements of the writer wait for the lock of another process; 0: they fail at once."""
         if busy_timeout_ms != self._busy_timeout_ms:
             connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
             self._busy_timeout_ms = busy_timeout_ms

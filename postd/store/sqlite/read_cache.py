@@ -56,7 +56,7 @@ class ReadCache:
         return results
 
     def note_commit(self, before: bytes, after: bytes, changes: Iterable[str]) -> None:
-        """Note a commit of this process (in the writer thread).
+        """Note a commit of this process, in the thread that made it.
 
         Args:
             before: the state while the transaction has the write lock.

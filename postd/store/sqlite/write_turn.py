@@ -53,21 +53,14 @@ class WriteTurn:
         self._timeout_s = TURN_MAX_S
 
     @contextmanager
-    def turn(self) -> Iterator[float]:
+    def turn(self, *, may_wait: bool = True) -> Iterator[float | None]:
         """Wait for a turn, and hold it within; the value is how long it waited, in seconds.
 
-        After a timeout the block runs without a turn: SQLite's lock protects it anyway.
+        After a timeout the block runs without a turn: SQLite's lock protects it anyway. Without `may_wait`, the value
+        is None if another process has a turn or waits for one.
         """
         try:
-            yield self._enter()
-        finally:
-            self._file.lock(_ALL.free)
-
-    @contextmanager
-    def turn_at_once(self) -> Iterator[bool]:
-        """Hold a turn within, without waiting for one; the value is False if there was none."""
-        try:
-            yield self._take_first()
+            yield self._enter(may_wait=may_wait)
         finally:
             self._file.lock(_ALL.free)
 
@@ -84,21 +77,17 @@ class WriteTurn:
         """Close the file; only after SQLite has closed it."""
         self._file.close()
 
-    def _enter(self) -> float:
-        if self._take_first():
+    def _enter(self, *, may_wait: bool) -> float | None:
+        if self._file.lock(_ALL.exclusive):
+            self._file.lock(_ALL_BUT_FIRST.free)
             self._timeout_s = TURN_MAX_S
             return 0
+        if not may_wait:
+            return None
         began = time.monotonic()
         got_turn = self._move_up(began + self._timeout_s)
         self._timeout_s = TURN_MAX_S if got_turn else _AFTER_TIMEOUT_MAX_S
         return time.monotonic() - began
-
-    def _take_first(self) -> bool:
-        """Take the first place if all places are free; return whether they were."""
-        is_free = self._file.lock(_ALL.exclusive)
-        if is_free:
-            self._file.lock(_ALL_BUT_FIRST.free)
-        return is_free
 
     def _move_up(self, deadline: float) -> bool:
         behind = None

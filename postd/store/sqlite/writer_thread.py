@@ -1,4 +1,4 @@
-"""The thread in which writes to an SQLite file are made that may have to wait."""
+"""The thread for writes to an SQLite file that may wait for the disk or for a lock."""
 
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -30,7 +30,7 @@ class WriterThread:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the Deferreds of all functions have fired."""
+        """Whether no function is queued or running."""
         return not self._pending
 
     def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:

@@ -58,7 +58,7 @@ LINGER_S = 2
 INPUT_MAX_BYTES = 64 * 1024
 """Limit on input read ahead of the responses, within one read of the socket."""
 
-# Python 3.11 looks up a member of an enumeration by a call.
+# Members that are used for each request: Python 3.11 makes a call to look one up.
 _RESPONDING = State.RESPONDING
 _REQUEST_READ, _RESPONSE_WRITTEN = Event.REQUEST_READ, Event.RESPONSE_WRITTEN
 

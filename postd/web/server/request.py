@@ -89,7 +89,7 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         self.content = BytesIO(body)
         self.started_s = started_s
         given = head.fields.get(b"X-Request-Id")
-        self.id = (_decode_id(given) if given is not None else None) or self.site.next_request_id()
+        self.id = (given and _decode_id(given)) or self.site.next_request_id()
 
     @cached_property
     def requestHeaders(self) -> Headers:  # type: ignore[override]

@@ -259,6 +259,7 @@ LINES = (
     "GET /\0 HTTP/1.1", "GET /a\n HTTP/1.1", "GET  /a HTTP/1.1", "GET /a HTTP/2.0", "G,T /a HTTP/1.1", "", "GET",
     "CONNECT x:1 HTTP/1.1", "GET /\xe9 HTTP/1.1", "GET * HTTP/1.1", f"GET /{'a' * KEPT_MAX_BYTES} HTTP/1.1",
     f"GET /{'a' * TARGET_MAX_BYTES} HTTP/1.1", f"GET /{'a' * HEAD_MAX_BYTES} HTTP/1.1",
+    f"{'A' * HEAD_MAX_BYTES} / HTTP/1.1",
 )  # fmt: skip
 FIELDS = (
     "Host: x", "Host: x\r\nContent-Length: 3\r\nExpect: 100-continue", "Host: x\r\nConnection: close", "Cookie: a",

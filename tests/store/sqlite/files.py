@@ -32,13 +32,14 @@ def busy() -> sqlite3.OperationalError:
 def locks_of(path: Path) -> set[tuple[str, int]]:
     """Return the POSIX locks that this process holds on a file: `READ` or `WRITE`, and the first byte.
 
-    The kernel's table is read in several pieces, and other processes change it meanwhile: a line may be in two pieces,
-    or in none. So it is read more than once.
+    A line of the kernel's table can be missing, doubled or cut if other processes change the table while it is read. So
+    it is read more than once.
     """
     inode = f":{path.stat().st_ino}"
     lines = [line.split() for _ in range(3) for line in Path("/proc/locks").read_text().splitlines()]
-    # Number, POSIX, ADVISORY, READ, process, device and inode, first byte, last byte; "->" stands before a waiting one.
-    held = [line for line in lines if line[1] == "POSIX" and line[4] == str(os.getpid()) and line[5].endswith(inode)]
+    # Number, POSIX, ADVISORY, READ, process, device and inode, first byte, last byte. A waiting one has one word more.
+    whole = [line for line in lines if len(line) == 8]
+    held = [line for line in whole if line[1] == "POSIX" and line[4] == str(os.getpid()) and line[5].endswith(inode)]
     return {(line[3], int(line[6])) for line in held}
 
 

@@ -1,5 +1,6 @@
 """The SQLite store: durability, locks, other programs, and a file that is replaced."""
 
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -20,6 +21,7 @@ from postd.errors import ChangesGoneError, StoreFullError, StoreUnavailableError
 from postd.model import POST_ID_MAX
 from postd.reactor import IReactor
 from postd.store.interface import Store
+from postd.store.sqlite.commit_detector import CommitDetector
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.logins import SqliteLogins
 from postd.store.sqlite.store import SqliteStore
@@ -343,14 +345,19 @@ class CountingThread(WriterThread):
     def count_runs(self) -> int:
         return self._runs
 
+    def forget_runs(self) -> None:
+        self._runs = 0
+
 
 @pytest_twisted.async_yield_fixture
 async def counted(path: Path) -> AsyncIterator[tuple[SqliteLogins, CountingThread]]:
-    """A store of logins, and its thread."""
+    """A store of logins, and its thread. The write-ahead log is not empty: the first commit would have to sync it."""
     thread = CountingThread(reactor)
     logins = SqliteLogins(SqliteDatabase(str(path), reactor=reactor, thread=thread))
     logins.prepare()
     await logins.start()
+    await logins.key("any")
+    thread.forget_runs()
     yield logins, thread
     await logins.stop()
 
@@ -403,6 +410,42 @@ async def test_nonce_counts_wait_in_the_writer_thread_for_the_turn_of_another_pr
 
 
 @ensureDeferred
+async def test_large_batch_of_nonce_counts_is_committed_in_the_writer_thread(
+    counted: tuple[SqliteLogins, CountingThread],
+) -> None:
+    logins, thread = counted
+    assert all(await use_nonces(logins, *range(1, 33)))
+    assert thread.count_runs() == 0
+    assert all(await use_nonces(logins, *range(33, 66)))
+    assert thread.count_runs() == 1
+
+
+@ensureDeferred
+async def test_nonce_counts_are_not_written_to_a_file_that_was_moved(
+    counted: tuple[SqliteLogins, CountingThread], path: Path
+) -> None:
+    logins, _ = counted
+    assert await use_nonces(logins, 1) == [True]
+    moved = path.with_suffix(".moved")
+    path.rename(moved)
+    assert isinstance(await error_of(logins.use_nonce(b"nonce", 2, expires=NOW)), StoreUnavailableError)
+    moved.rename(path)
+    assert run_sql(path, "SELECT count FROM nonce_count") == [(1,)]
+    assert await use_nonces(logins, 1, 2) == [False, True]
+
+
+@ensureDeferred
+async def test_unexpected_error_of_a_write_fails_its_batch_only(counted: tuple[SqliteLogins, CountingThread]) -> None:
+    logins, thread = counted
+    too_large = 2**63
+    with pytest.raises(OverflowError):
+        await logins.use_nonce(b"nonce", too_large, expires=NOW)
+    assert thread.count_runs() == 0
+    assert await use_nonces(logins, 1) == [True]
+    assert await logins.key("other")
+
+
+@ensureDeferred
 async def test_nonce_counts_wait_for_work_in_the_writer_thread(counted: tuple[SqliteLogins, CountingThread]) -> None:
     logins, thread = counted
     go_on = Event()
@@ -427,6 +470,46 @@ async def test_log_of_nonce_counts_alone_is_checkpointed_in_the_writer_thread(
     assert 0 < thread.count_runs() < batches / 5
     checkpoint_pages, page_bytes = 1000, 4096
     assert Path(f"{path}-wal").stat().st_size < 1.1 * checkpoint_pages * page_bytes
+
+
+@ensureDeferred
+async def test_log_is_restarted_in_the_writer_thread(counted: tuple[SqliteLogins, CountingThread], path: Path) -> None:
+    """The first commit after a complete checkpoint, of any program, syncs the log."""
+    logins, thread = counted
+    assert await use_nonces(logins, 1) == [True]
+    assert run_sql(path, "PRAGMA wal_checkpoint")[0][0] == 0
+    assert await use_nonces(logins, 2) == [True]
+    assert thread.count_runs() == 1
+    assert await use_nonces(logins, 3) == [True]
+    assert thread.count_runs() == 1
+
+
+@ensureDeferred
+async def test_checkpoints_are_made_in_the_writer_thread_whatever_the_nonces(
+    counted: tuple[SqliteLogins, CountingThread], path: Path
+) -> None:
+    """Random nonces change many pages."""
+    logins, thread = counted
+    rows = [f"INSERT INTO nonce_count VALUES (1, randomblob(9), {number})" for number in range(20_000)]
+    run_sql(path, "BEGIN", *rows, "COMMIT")
+    await logins.key("other")
+    thread.forget_runs()
+    detector = CommitDetector(str(path))
+    quick = 0
+    for _ in range(200):
+        runs = thread.count_runs()
+        nonces = [os.urandom(9) for _ in range(32)]
+        _, copied = detector.log_frames()
+        assert all(await gatherResults([started(logins.use_nonce(nonce, 1, expires=NOW)) for nonce in nonces]))
+        if thread.count_runs() == runs:
+            quick += 1
+            frames, copied_now = detector.log_frames()
+            assert copied_now == copied
+            assert frames < 1000
+    assert 20 < quick < 200
+    await logins.stop()  # before the detector is closed: `SharedFile.close`
+    detector.close()
+    await logins.start()
 
 
 @ensureDeferred

@@ -2,17 +2,20 @@
 
 import gc
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from http import HTTPStatus
 from typing import Any, cast
 
 import pytest
 from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionLost
+from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 from werkzeug.routing import MapAdapter
 from zope.interface.verify import verifyObject
 
 from postd.errors import StoreBusyError, StoreFullError, StoreUnavailableError
+from postd.http.errors import Problem
 from postd.http.responses import TEXT, Response, StreamedResponse, make_response, make_streamed_response
 from postd.model import POST_ID_MAX
 from postd.web.posts import PostIdConverter
@@ -182,13 +185,28 @@ def test_only_so_many_routes_are_cached(
     assert matched == ["/post/7", "/named/a", "/named/b", "/post/8"]
 
 
-def test_delayed_response_leaves_no_cycle(connection: Connection) -> None:
+def answer(connection: Connection) -> None:
+    connection.views.waiting.pop().callback(b"answer")
+
+
+def fail(connection: Connection) -> None:
+    connection.views.waiting.pop().errback(Problem(409, "Not now."))
+
+
+def disconnect(connection: Connection) -> None:
+    channel: Any = connection.send.__self__  # type: ignore[attr-defined]
+    connection.views.waiting.pop()
+    channel.connectionLost(Failure(ConnectionLost()))
+
+
+@pytest.mark.parametrize("end", [answer, fail, disconnect])
+def test_delayed_response_leaves_no_cycle(connection: Connection, end: Callable[[Connection], None]) -> None:
     connection.get("/post")
     channel: Any = connection.send.__self__  # type: ignore[attr-defined]
     request = weakref.ref(channel.request)
     gc.disable()
     try:
-        connection.views.waiting.pop().callback(b"answer")
+        end(connection)
         assert request() is None
     finally:
         gc.enable()
