@@ -446,6 +446,29 @@ async def test_unexpected_error_of_a_write_fails_its_batch_only(counted: tuple[S
 
 
 @ensureDeferred
+async def test_nonce_counts_without_space_are_refused_until_there_is_some(
+    counted: tuple[SqliteLogins, CountingThread],
+) -> None:
+    logins, thread = counted
+    writer = logins.database.writer
+    assert writer is not None
+    pages = writer.execute("PRAGMA page_count").fetchone()[0]
+    writer.execute(f"PRAGMA max_page_count = {pages}")
+    used = 0
+    while thread.count_runs() == 0:
+        using = [started(logins.use_nonce(os.urandom(200), 1, expires=NOW)) for _ in range(30)]
+        outcomes = await DeferredList(using, consumeErrors=True)
+        used += sum(succeeded for succeeded, _ in outcomes)
+        if not all(succeeded for succeeded, _ in outcomes):
+            break
+    assert {type(one.value) for _, one in outcomes if isinstance(one, Failure)} == {StoreFullError}
+    assert thread.count_runs() == 0
+    writer.execute(f"PRAGMA max_page_count = {pages + 1000}")
+    assert await use_nonces(logins, 1, 1) == [True, False]
+    assert len(writer.execute("SELECT count FROM nonce_count").fetchall()) == used + 1
+
+
+@ensureDeferred
 async def test_nonce_counts_wait_for_work_in_the_writer_thread(counted: tuple[SqliteLogins, CountingThread]) -> None:
     logins, thread = counted
     go_on = Event()
