@@ -11,6 +11,10 @@ Departures from stock Twisted:
   made, and sleeps. Waking it up takes the kernel as long as sending.
 - Several writes are sent by one system call, without joining them, however long they are. Stock Twisted joins them, and
   sends at most 128 KiB.
+- A connection is polled for hang-ups as long as it lasts, also while it is not read: a client that has reset it is
+  noticed at once. Stock Twisted notices that when it writes the next time.
+- The producer is paused as soon as the kernel does not accept all of the output, however little is left. Stock Twisted
+  pauses it above 64 KiB, so that the protocol does not learn of less that waits for the client.
 - Long output, which has paused its producer, waits in a queue; `LONG_SENDS_PER_TURN` connections of it send in one
   turn. Stock Twisted sends for all of them in each turn, and other requests wait meanwhile.
 """
@@ -84,21 +88,24 @@ class Poller:
         self.holding = False
         """Whether responses are to be held: another connection has been read in this turn."""
 
-    def poll(self, connection: Polled, before: int, events: int) -> None:
-        """Change the events to poll a connection for; 0 is none."""
+    def poll(self, connection: Polled, events: int) -> None:
+        """Poll a connection for some events from now on, and for hang-ups."""
         descriptor = connection.fileno()
-        if not events:
-            self._epoll.unregister(descriptor)
-            del self._connections[descriptor]
-            if not self._connections:
-                self._reactor.removeReader(self)
-        elif before:
+        if descriptor in self._connections:
             self._epoll.modify(descriptor, events)
         else:
             self._epoll.register(descriptor, events)
             self._connections[descriptor] = connection
             if len(self._connections) == 1:
                 self._reactor.addReader(self)
+
+    def forget(self, connection: Polled) -> None:
+        """Poll a connection no longer; its socket is about to be closed."""
+        descriptor = connection.fileno()
+        if self._connections.pop(descriptor, None) is not None:
+            self._epoll.unregister(descriptor)
+            if not self._connections:
+                self._reactor.removeReader(self)
 
     def add(self, connection: Polled) -> None:
         """Let a connection send at the end of this turn, or, if its output is long, when those before it have sent."""
@@ -171,9 +178,9 @@ class _PolledConnection(FileDescriptor):
         super().__init__(*arguments)
 
     def _poll_for(self, events: int) -> None:
-        before, self._events = self._events, events
-        if events != before:
-            self._poller.poll(self, before, events)
+        if events != self._events and not self.disconnected:
+            self._events = events
+            self._poller.poll(self, events)
 
     def startReading(self) -> None:
         self._poll_for(self._events | EPOLLIN)
@@ -222,6 +229,11 @@ class _PolledConnection(FileDescriptor):
         except BaseException:  # noqa: BLE001 - likewise
             _log.failure("{connection}: could not be closed", connection=self.logPrefix())
 
+    def connectionLost(self, reason: Failure) -> None:
+        if not self.disconnected:
+            self._poller.forget(self)
+        super().connectionLost(reason)
+
     def write(self, data: bytes) -> None:
         left = self._at_once_left = self._at_once_left - len(data)
         if (
@@ -248,9 +260,10 @@ class _PolledConnection(FileDescriptor):
 
     def writeSequence(self, iovec: Iterable[bytes | memoryview]) -> None:
         parts = list(iovec)
-        if self.TLS or sum(map(len, parts)) <= AT_ONCE_MAX_BYTES:
+        is_shared = not self.TLS and any(isinstance(part, memoryview) for part in parts)
+        if self.TLS or (sum(map(len, parts)) <= AT_ONCE_MAX_BYTES and not is_shared):
             self.write(b"".join(parts))  # at once
-        else:
+        else:  # not copied
             buffer_pieces(self, parts)
 
     def abortConnection(self) -> None:
@@ -276,6 +289,10 @@ class _PolledConnection(FileDescriptor):
             self.lose(Failure(reason))
         elif not self._is_written and buffered_bytes(self) > 0:
             self._poll_for(self._events | EPOLLOUT)
+            producer: Any = self.producer
+            if producer is not None and self.streamingProducer and not self.producerPaused:
+                self.producerPaused = True
+                producer.pauseProducing()
 
     def doWrite(self) -> Any:
         return super().doWrite() if send_pieces(self) else None  # else the kernel has not accepted all

@@ -2,6 +2,7 @@
 
 import select
 import socket
+import struct
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -22,7 +23,7 @@ from zope.interface import implementer
 from postd.net.transports import AT_ONCE_MAX_BYTES, HELD_MAX, LONG_SENDS_PER_TURN, poll_together
 from postd.reactor import IReactor
 from postd.twisted_private import buffered_bytes
-from postd.web.server.socket_state import has_unsent
+from postd.web.server.socket_state import unsent_bytes
 
 
 class TurnReactor:
@@ -257,6 +258,59 @@ def test_hung_up_connection_ends(connect: Connect, *, is_blocked: bool) -> None:
     assert one.reactor.readers == []
 
 
+@pytest.mark.parametrize("state", ["reading is paused", "input has ended"])
+def test_reset_connection_ends_at_once(state: str) -> None:
+    """Nothing is written, and nothing is read."""
+    port: Any = Port(0, Factory())
+    reactor = TurnReactor()
+    poll_together(port, cast(IReactor, reactor))
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        ours, _ = server.accept()
+        with ours:
+            ours.settimeout(0)
+            one = Connection(port, reactor, (ours, client), HalfCloseableProtocol())
+            if state == "reading is paused":
+                one.transport.pauseProducing()
+            else:
+                client.shutdown(socket.SHUT_WR)
+                reactor.poll()
+                assert one.protocol.input_ended
+            reactor.poll()
+            assert one.reason() is None
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+            reactor.poll()
+            assert one.reason() is ConnectionLost
+            assert reactor.readers == []
+
+
+def test_producer_is_paused_while_the_kernel_does_not_accept_all(connect: Connect) -> None:
+    """However little is left: stock transports pause it above 64 KiB."""
+    one, producer = connect(), PushProducer()
+    one.transport.registerProducer(producer, streaming=True)
+    while not producer.calls:
+        one.write(bytes(1000))
+        one.reactor.run_calls()
+    assert producer.calls == ["pause"]
+    assert 0 < unsent_bytes(one.transport) <= 1000
+    while producer.calls == ["pause"]:
+        if one.is_readable():
+            one.client.recv(100_000)
+        one.reactor.turn()
+    assert producer.calls == ["pause", "resume"]
+    assert not unsent_bytes(one.transport)
+
+
+def test_views_are_not_copied(connect: Connect) -> None:
+    one = connect()
+    body = bytes(60_000)
+    while not unsent_bytes(one.transport):
+        one.transport.writeSequence([memoryview(body)])
+        one.reactor.run_calls()
+    (left,) = one.transport._tempDataBuffer  # noqa: SLF001 - what it keeps is the subject
+    assert left.obj is body
+
+
 def test_failing_protocol_ends_its_connection_only(connect: Connect) -> None:
     failing, other = connect(FailingProtocol()), connect()
     for connection in (failing, other):
@@ -343,7 +397,7 @@ class Held:
             read.append(one)
             one.write(b"response")
             if read[0] is not one:
-                self.is_unsent = has_unsent(one.transport) and not one.is_readable()
+                self.is_unsent = unsent_bytes(one.transport) > 0 and not one.is_readable()
                 then(one)
 
         connections = [connect(HalfCloseableProtocol()) for _ in range(2)]
@@ -366,7 +420,7 @@ class Held:
 def test_held_response_is_unsent_output(connect: Connect) -> None:
     held = Held(connect, lambda _: None)
     assert held.is_unsent
-    assert not has_unsent(held.connection.transport)
+    assert not unsent_bytes(held.connection.transport)
     assert held.received() == b"response"
 
 

@@ -44,9 +44,9 @@ def has_unread(transport: Any) -> bool:
         return False
 
 
-def has_unsent(transport: Any) -> bool:
-    """Return whether there is output that the kernel has not accepted yet."""
-    return _socket_of(transport) is not None and buffered_bytes(_innermost(transport)) > 0
+def unsent_bytes(transport: Any) -> int:
+    """Return how much output the kernel has not accepted yet."""
+    return buffered_bytes(_innermost(transport)) if _socket_of(transport) is not None else 0
 
 
 def end_output(transport: Any) -> None:
