@@ -11,7 +11,7 @@ FLOORS: Sequence[Sequence[tuple[str, str]]] = (
     (("protect", "the guard, the HTTP part of each scheme, the form"),),
     (("http", "requests and responses as values, errors, the driver of coroutines"),),
     (("auth", "credentials to identities"), ("settings", "the settings file"), ("client", "HTTP clients")),
-    (("net", "endpoints, TLS, fetching"), ("store", "SQLite, Redis, memory")),
+    (("net", "endpoints, TLS, fetching"), ("store", "SQLite, Redis, memory"), ("fair_queue", "turns by client")),
     (("protocol", "what RFCs define: values in, values out"),),
     (("model", "posts, sessions, versions"), ("caching", "bounded caches"), ("monitoring", "counters, health")),
     (("errors", ""), ("scheme_names", ""), ("linux", ""), ("reactor", ""), ("twisted_private", "")),

@@ -149,7 +149,11 @@ class TooManyFailuresError(PostdError):
         self.why = why
 
 
-class LoginsBusyError(PostdError):
+class ServerBusyError(PostdError):
+    """Too much expensive work waits, or too many responses are on their way to their clients."""
+
+
+class LoginsBusyError(ServerBusyError):
     """Credentials cannot be verified now: the queue is full, or memory is short."""
 
 

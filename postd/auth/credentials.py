@@ -28,6 +28,7 @@ class IPasswordCredentials(ICredentials):
     username: str = Attribute("the user name as sent")
     password: str = Attribute("the password as sent")
     address: str = Attribute("the client's address, for the throttle")
+    is_wanted: Callable[[], bool] = Attribute("returns whether the client still waits for the verification")
 
 
 class IDigestCredentials(ICredentials):
@@ -63,6 +64,7 @@ class PasswordCredentials(Struct, frozen=True):
     username: str
     password: str
     address: str
+    is_wanted: Callable[[], bool] = lambda: True
 
     def __repr__(self) -> str:
         return f"PasswordCredentials({self.scheme!r}, {self.username!r}, address={self.address!r})"

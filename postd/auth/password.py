@@ -1,7 +1,8 @@
 """Checks user names with passwords, in threads and with a cache.
 
 Verifying a password takes about 15 ms by design. Right passwords are therefore cached for a minute, and concurrent
-checks of the same password share one verification.
+checks of the same password by one client share one verification. Clients take turns; the password of a client that
+disconnects before its turn is not verified.
 """
 
 import hashlib
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from msgspec.structs import replace
 from twisted.internet.defer import Deferred
 from twisted.internet.threads import deferToThreadPool
 from twisted.python.threadpool import ThreadPool
@@ -23,8 +25,10 @@ from postd.auth.identity import Identity
 from postd.auth.throttle import Attempt, Throttle, login_keys
 from postd.auth.user_file import NAME_MAX_BYTES
 from postd.auth.users import UserDirectory
-from postd.caching import Semaphore, SingleFlight, TTLCache
-from postd.errors import LoginsBusyError, StoreUnavailableError, TooManyFailuresError
+from postd.caching import SingleFlight, TTLCache
+from postd.errors import LoginsBusyError, ServerBusyError, StoreUnavailableError, TooManyFailuresError
+from postd.fair_queue import FairSemaphore
+from postd.protocol.host import client_network
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize, verify_password
 from postd.reactor import IReactor
 from postd.store.interface import LoginStore
@@ -32,7 +36,7 @@ from postd.store.interface import LoginStore
 DUMMY_HASH_KEY = "unknown-users"
 """The name of the stored key that selects the dummy hash of an unknown user."""
 
-QUEUE_MAX = 64
+QUEUE_MAX = 256
 """How many passwords may wait to be verified; further ones are refused."""
 
 CACHE_MAX, CACHE_TTL_S = 1024, 60
@@ -81,10 +85,11 @@ class PasswordVerifier:
     def __init__(self, threads: HashThreads, *, now: Callable[[], float]) -> None:
         self._threads = threads
         self._now = now
-        self._slots = Semaphore(THREADS)
+        self._slots = FairSemaphore(THREADS, max_waiting=QUEUE_MAX)
         self._key = secrets.token_bytes(32)
         self._cache = TTLCache[tuple[str, str], bytes](CACHE_MAX)
-        self._verifying = SingleFlight[bytes, bool]()
+        self._verifying = SingleFlight[tuple[str, bytes], bool]()
+        self._waiting: dict[tuple[str, bytes], list[Callable[[], bool]]] = {}
 
     def check_cached(self, credentials: PasswordCredentials, stored: str) -> bool | None:
         """Return whether a password is the right one according to the cache, None if none is cached for this hash."""
@@ -103,27 +108,31 @@ class PasswordVerifier:
             cache: whether to cache the password if it is right.
 
         Raises:
-            LoginsBusyError: `QUEUE_MAX` passwords are waiting, or the deadline has passed.
+            LoginsBusyError: too many passwords wait, the client is gone, or the deadline has passed.
         """
         if self.check_cached(credentials, stored):
             return True
-        key = self._digest(credentials, stored)
-        if key not in self._verifying and len(self._slots.waiting) >= QUEUE_MAX:
-            raise LoginsBusyError
-        right = await self._verifying.run(key, lambda: self._verify(credentials.password, stored, deadline))
+        client, digest = client_network(credentials.address), self._digest(credentials, stored)
+        key = client, digest
+        waiting = self._waiting.setdefault(key, [])
+        waiting.append(credentials.is_wanted)
+        right = await self._verifying.run(key, lambda: self._verify(key, credentials.password, stored, deadline))
         if right and cache:
             now = self._now()
-            self._cache.put((credentials.username, stored), key, since=now, until=now + CACHE_TTL_S)
+            self._cache.put((credentials.username, stored), digest, since=now, until=now + CACHE_TTL_S)
         return right
 
-    async def _verify(self, password: str, stored: str, deadline: float) -> bool:
-        async with self._slots:
-            if self._now() >= deadline:
-                raise LoginsBusyError
-            try:
+    async def _verify(self, key: tuple[str, bytes], password: str, stored: str, deadline: float) -> bool:
+        waiting = self._waiting[key]
+        try:
+            async with self._slots.slot(key[0], is_wanted=lambda: any(is_wanted() for is_wanted in waiting)):
+                if self._now() >= deadline:
+                    raise LoginsBusyError
                 right = await self._threads.run(verify_password, stored, password)
-            except MemoryError:
-                raise LoginsBusyError from None
+        except (MemoryError, ServerBusyError):
+            raise LoginsBusyError from None
+        finally:
+            del self._waiting[key]
         if self._now() >= deadline:  # this process was suspended, and its reservation has expired
             raise LoginsBusyError
         return right
@@ -168,7 +177,7 @@ class PasswordChecker(Checker):
             stored = account.password_hash
         else:
             stored = self._users.dummy_hash(name, await self._store.key(DUMMY_HASH_KEY))
-        normalized = PasswordCredentials(credentials.scheme, name, password, credentials.address)
+        normalized = replace(credentials, username=name, password=password)
         try:
             attempt = await self._throttle.admit(login_keys(name, credentials.address))
             cached = self._verifier.check_cached(normalized, stored)

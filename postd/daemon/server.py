@@ -88,6 +88,7 @@ class ServerParts:
             access_log=access_log,
             secure_fields=clients.strict_transport(settings.hsts_s) if settings.hsts_s else None,
             group_of=clients.connection_group,
+            client_of=clients.network,
             site_name=settings.realm,
         )
 

@@ -143,12 +143,14 @@ class _Responder:
 
 
 async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -> None:
-    """Send a large body at the pace of the client; otherwise each slow client would have a copy of it in memory."""
+    """Send a large body at the pace of the client."""
     request.begin(made)
     if request.method != b"HEAD":
         async with PacedWriter(request) as flow:
             if isinstance(made, Response):
-                await flow.write(made.body)
+                body = memoryview(made.body)  # not copied, which each slow client would keep in memory
+                for start in range(0, len(body), WRITE_MAX_BYTES):
+                    await flow.writeSequence([body[start : start + WRITE_MAX_BYTES]])
             else:
                 async with aclosing(made.pieces) as pieces:
                     async for piece in pieces:

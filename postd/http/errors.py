@@ -23,6 +23,7 @@ from postd.errors import (
     LoginsBusyError,
     NoSuchPostError,
     PostChangedError,
+    ServerBusyError,
     StoreBusyError,
     StoreFullError,
     StoreUnavailableError,
@@ -82,6 +83,8 @@ def to_problem(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, 
             return Problem(429, "Too many failed logins.", headers=_retry(seconds))
         case LoginsBusyError():
             return Problem(503, "Too many logins are waiting.", headers=_retry())
+        case ServerBusyError():
+            return Problem(503, "The server is busy.", headers=_retry())
         case IssuerUnavailableError():
             return Problem(503, "The token issuer is not available.", headers=_retry())
         case StoreFullError():

@@ -62,6 +62,12 @@ class Request(Protocol):
         """The id of the request in the log and in `X-Request-Id`: the client's, a proxy's or a new one."""
 
     @property
+    def client_network(self) -> str:
+        """The network by which the client is counted (`postd.protocol.host.client_network`), that of a trusted proxy's
+        client, too.
+        """
+
+    @property
     def identity(self) -> Identity | None:
         """The authenticated client, None if no credentials were required."""
 
@@ -87,6 +93,13 @@ class Request(Protocol):
     def setHeader(self, name: bytes, value: bytes) -> None:
         """Set a field of the response of a twisted.web resource."""
 
+    def require_room(self) -> None:
+        """Check that the client does not hold all the memory for responses that it may use.
+
+        Raises:
+            ServerBusyError: it does.
+        """
+
     def send(self, response: Response) -> None:
         """Send a complete response."""
 
@@ -97,7 +110,11 @@ class Request(Protocol):
         """Render a resource, or its descendant at the rest of the path."""
 
     def begin(self, response: Response | StreamedResponse) -> None:
-        """Send the head; `write` sends the body then, and `finish` ends it."""
+        """Send the head; `write` sends the body then, and `finish` ends it.
+
+        Raises:
+            ServerBusyError: there is no memory for the body, or the client has too many event streams.
+        """
 
     def write(self, data: bytes) -> None:
         """Send a piece of the body."""

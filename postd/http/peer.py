@@ -71,6 +71,10 @@ class PeerResolver:
                 break
         return peer
 
+    def network(self, request: Request) -> str:
+        """Return the network by which the client is counted (`client_network`)."""
+        return client_network(self.address(request))
+
     def connection_group(self, peer: IAddress | None) -> str | None:
         """Return the group in which a peer's connections are limited (`[limits] connections`), IPv6 by its /64.
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from http import HTTPStatus
 from types import MappingProxyType
+from typing import Any
 
 from msgspec import Struct
 
@@ -23,6 +24,12 @@ PAGE_HEADERS: Mapping[bytes, bytes] = MappingProxyType(
 )
 """Header fields of every page (reference: Safe by default); HTML pages replace the policy."""
 
+Memory = tuple[int, Any, int]
+"""The memory that a response holds: bytes of its own, an object that it may share with other responses, None if there
+is none, and the bytes of that object."""
+
+NO_MEMORY: Memory = 0, None, 0
+
 
 class Response(Struct, frozen=True):
     """A complete, reusable response.
@@ -38,6 +45,11 @@ class Response(Struct, frozen=True):
     head: bytes
     body: bytes = b""
 
+    @property
+    def memory(self) -> Memory:
+        """What it holds while it is sent."""
+        return 0, self.body, len(self.body)
+
     def with_header(self, name: bytes, value: bytes) -> "Response":
         """Return a copy with one more header field."""
         return Response(self.status, self.head + encode_header(name, value), self.body)
@@ -51,12 +63,16 @@ class StreamedResponse(Struct, frozen=True):
         head: as in `Response`, with `Content-Length` if the length is known in advance.
         pieces: the body. The parts that are yielded together are sent together.
         chunked: whether the length is unknown, so that the body is sent in chunks.
+        memory: what it holds while it is sent, besides what is written.
+        live: whether it has no end of its own, and ends when the client ends its side of the connection.
     """
 
     status: int
     head: bytes
     pieces: AsyncGenerator[Parts]
     chunked: bool
+    memory: Memory = NO_MEMORY
+    live: bool = False
 
 
 _PHRASES = {
@@ -93,17 +109,22 @@ def make_redirect(location: bytes, status: HTTPStatus = HTTPStatus.FOUND) -> Res
     return make_response(status, TEXT, b"%b\n" % location, {**PAGE_HEADERS, b"Location": location})
 
 
-def make_streamed_response(
+def make_streamed_response(  # noqa: PLR0913 - three have their defaults
     content_type: bytes,
     pieces: AsyncGenerator[Parts],
     headers: Mapping[bytes, bytes],
     *,
     length: int | None = None,
+    memory: Memory = NO_MEMORY,
+    live: bool = False,
 ) -> StreamedResponse:
-    """Return a 200 response with a generated body; `length` is its length in bytes, None if unknown."""
+    """Return a 200 response with a generated body, as `StreamedResponse`.
+
+    `length` is the length of the body in bytes, None if unknown.
+    """
     known = {} if length is None else {b"Content-Length": b"%d" % length}
     head = _encode_head(HTTPStatus.OK, {**headers, b"Content-Type": content_type, **known})
-    return StreamedResponse(200, head, pieces, length is None)
+    return StreamedResponse(200, head, pieces, length is None, memory, live)
 
 
 def _encode_head(status: HTTPStatus, headers: Mapping[bytes, bytes]) -> bytes:

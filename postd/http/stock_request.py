@@ -14,6 +14,7 @@ from postd.http.errors import make_error_response
 from postd.http.interface import NativeRequest, Request
 from postd.http.responses import Parts, Response, StreamedResponse
 from postd.http.urlencoded import FORM_MAX_BYTES
+from postd.protocol.host import client_network
 
 
 def adapt(request: Any) -> Request:
@@ -89,6 +90,13 @@ class StockRequest(NativeRequest):
     def _disconnected(self, _: Failure) -> None:
         if self._responder is not None:
             self._responder.cancel()
+
+    @property
+    def client_network(self) -> str:
+        return client_network(getattr(self.getClientAddress(), "host", ""))
+
+    def require_room(self) -> None:
+        """Do nothing: a stock site does not count the memory of its responses."""
 
     @property
     def client_certificate(self) -> bytes | None:

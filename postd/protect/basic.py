@@ -26,4 +26,5 @@ class BasicCredentialFactory:
             username, password = decode_user_pass(response)
         except BasicSyntaxError as error:
             raise Refused(f"malformed: {error}") from None
-        return PasswordCredentials("basic", username, password, self._clients.address(request))
+        address = self._clients.address(request)
+        return PasswordCredentials("basic", username, password, address, lambda: request.channel is not None)

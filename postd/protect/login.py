@@ -126,7 +126,8 @@ class LoginViews:
         if any(len(values) != 1 or not values[0] for values in named):
             raise Refused("a field is missing, empty or there twice")
         (username,), (password,) = named
-        credentials = PasswordCredentials("form", username, password, self._clients.address(request))
+        address = self._clients.address(request)
+        credentials = PasswordCredentials("form", username, password, address, lambda: request.channel is not None)
         request.authentication = AuthenticationResult("form", None)  # for the log, if the client disconnects
         user = await run_to_completion(self._portal.authenticate(credentials))
         cookies = decode_session_cookies(request)

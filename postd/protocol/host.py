@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from functools import lru_cache
 
 HOST_MAX_BYTES = 253 + len(".:65535")
 """The longest `Host` field with a DNS name (RFC 1035 §2.3.4), its final dot and a port."""
@@ -82,6 +83,14 @@ def client_network(address: str) -> str:
             return str(ip.ipv4_mapped)
         return str(ipaddress.IPv6Network((ip, 64), strict=False))
     return str(ip)
+
+
+@lru_cache(maxsize=4096)
+def client_site(network: str) -> str:
+    """Return the site of a client's network: for IPv6 the /48, which one customer may have; else the network itself."""
+    if not network.endswith("/64"):
+        return network
+    return str(ipaddress.IPv6Network(network).supernet(new_prefix=48))
 
 
 def check_proxy(text: str) -> str:

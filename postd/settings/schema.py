@@ -31,13 +31,14 @@ Rule = Annotated[tuple[Permission, ...], Meta(min_length=1)]
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[limits]`: the size and time of requests, and the number of connections."""
+    """`[limits]`: the size and time of requests, the number of connections, and the memory of responses."""
 
     max_body_bytes: ByteCount = field(default=ByteCount(16 * 1024), name="body")
     header_s: Seconds = field(default=Seconds(10), name="header_time")
     body_s: Seconds = field(default=Seconds(30), name="body_time")
     idle_s: Seconds = field(default=Seconds(60), name="idle_time")
     connections: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    response_memory_bytes: ByteCount = field(default=ByteCount(256 * 1024 * 1024), name="response_memory")
 
 
 class Tls(Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,11 +11,12 @@ from http import HTTPStatus
 
 from twisted.internet.threads import deferToThread
 
-from postd.caching import SingleFlight
+from postd.errors import ServerBusyError
 from postd.http.interface import Request
 from postd.http.responses import Response, make_not_modified, make_response
 from postd.protocol.accept import prefers_gzip
 from postd.protocol.gzip import compress
+from postd.web.fair_work import FairWork
 from postd.web.preconditions import has_preconditions, matching_etag
 
 COMPRESSED_MIN_BYTES = 1024
@@ -80,13 +81,20 @@ def _named_forms(request: Request, etag: bytes) -> list[bytes]:
 class NegotiatedText:
     """A fixed text with its responses: plain, gzip (if long enough and smaller) and 304.
 
-    It is compressed on first use, once for all concurrent requests. `headers` are those of all responses, `Vary`
+    It is compressed on first use, when it is the client's turn; while too many texts wait for that, the plain response
+    is sent. `headers` are those of all responses, `Vary`
     (`VARY`) and a strong `ETag` included; the compressed representation gets another tag (`gzip_etag`). `more` are
     those of 200 responses alone (RFC 9110 §15.4.5).
     """
 
     def __init__(
-        self, content_type: bytes, body: bytes, headers: Mapping[bytes, bytes], more: Mapping[bytes, bytes] = NO_HEADERS
+        self,
+        content_type: bytes,
+        body: bytes,
+        headers: Mapping[bytes, bytes],
+        more: Mapping[bytes, bytes] = NO_HEADERS,
+        *,
+        work: FairWork,
     ) -> None:
         self._content_type = content_type
         self._headers, self._more = headers, more
@@ -94,7 +102,7 @@ class NegotiatedText:
         self._plain = make_response(HTTPStatus.OK, content_type, body, {**headers, **more})
         # None before compression; the plain response if compression does not make it smaller.
         self._compressed = self._plain if len(body) < COMPRESSED_MIN_BYTES else None
-        self._compressing: SingleFlight[None, Response] = SingleFlight()
+        self._work = work
         self._not_modified: dict[bytes, Response] = {}
 
     async def respond(self, request: Request) -> Response:
@@ -109,19 +117,31 @@ class NegotiatedText:
             if tag is not None:
                 return self._not_modified.get(tag) or self._make_not_modified(tag)
         if gzipped:
-            return self._compressed or await self._compressing.run(None, self._compress)
+            return self._compressed or await self._compress(request.client_network)
         return self._plain
 
     def _make_not_modified(self, tag: bytes) -> Response:
         self._not_modified[tag] = made = make_not_modified({**self._headers, b"ETag": tag})
         return made
 
-    async def _compress(self) -> Response:
+    async def _compress(self, client: str) -> Response:
         body = self._plain.body
-        compressed = compress(body) if len(body) <= INLINE_MAX_BYTES else await deferToThread(compress, body)
-        if len(compressed) < len(body):
+
+        async def compress_in_thread() -> Response:
+            return self._compressed or self._keep_compressed(await deferToThread(compress, body))
+
+        if len(body) <= INLINE_MAX_BYTES:
+            async with self._work.turn(client):
+                return self._compressed or self._keep_compressed(compress(body))
+        try:
+            return await self._work.run_alone(client, compress_in_thread)
+        except ServerBusyError:
+            return self._compressed or self._plain
+
+    def _keep_compressed(self, compressed: bytes) -> Response:
+        made = self._plain
+        if len(compressed) < len(made.body):
             headers = {**self._headers, **self._more, **GZIP, b"ETag": gzip_etag(self._headers[b"ETag"])}
-            self._compressed = make_response(HTTPStatus.OK, self._content_type, compressed, headers)
-        else:
-            self._compressed = self._plain
-        return self._compressed
+            made = make_response(HTTPStatus.OK, self._content_type, compressed, headers)
+        self._compressed = made
+        return made

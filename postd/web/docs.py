@@ -12,6 +12,7 @@ from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, JSON, PAGE_HEADERS, Response
 from postd.web.compression import VARY, NegotiatedText
+from postd.web.fair_work import FairWork
 from postd.web.openapi.document import Schemes, find_routes, make_document
 from postd.web.openapi.samples import ORIGIN
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
@@ -38,12 +39,14 @@ class Docs:
         write: Collection[str],
         clients: PeerResolver,
         site_name: str,
+        work: FairWork,
     ) -> None:
         self._applications = (*applications, self.app)
         self._schemes = schemes
         self._read, self._write = read, write
         self._clients = clients
         self._site_name = site_name
+        self._work = work
         self._page_of = lru_cache(ORIGINS_MAX)(self._make_page)
 
     @app.route("/openapi.json", methods=["GET"])
@@ -62,7 +65,7 @@ class Docs:
     @cached_property
     def _text(self) -> NegotiatedText:
         body = orjson.dumps(self._document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-        return _make_text(JSON, body, {b"Cache-Control": b"no-cache"})
+        return self._make_text(JSON, body, {b"Cache-Control": b"no-cache"})
 
     @cached_property
     def _template(self) -> bytes:
@@ -75,9 +78,8 @@ class Docs:
         stored = b"no-cache" if self._clients.public_url else b"no-store"
         headers = {**PAGE_HEADERS, b"Cache-Control": stored, b"Content-Security-Policy": DOCS_POLICY}
         # An origin has no character that is special in HTML, or in a string of the shell or of Python.
-        return _make_text(HTML, self._template.replace(ORIGIN.encode(), origin.encode("ascii")), headers)
+        return self._make_text(HTML, self._template.replace(ORIGIN.encode(), origin.encode("ascii")), headers)
 
-
-def _make_text(content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> NegotiatedText:
-    etag = b'"%b"' % blake2b(body, digest_size=12).hexdigest().encode()
-    return NegotiatedText(content_type, body, {b"ETag": etag, **headers, **VARY})
+    def _make_text(self, content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> NegotiatedText:
+        etag = b'"%b"' % blake2b(body, digest_size=12).hexdigest().encode()
+        return NegotiatedText(content_type, body, {b"ETag": etag, **headers, **VARY}, work=self._work)

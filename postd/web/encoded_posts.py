@@ -17,6 +17,7 @@ from postd.caching import Semaphore
 from postd.model import POST_ID_MAX, Version
 from postd.store.interface import Page, PostStore
 from postd.web.encoded_piece import Held, Piece, encode_posts, join_posts, last_id
+from postd.web.fair_work import FairWork
 
 PIECE_POSTS = 512
 """Posts that are read and streamed at a time: about the size of a socket buffer. A piece with more than twice as many
@@ -32,6 +33,12 @@ clients that accept gzip, take at most as much again."""
 COMPRESSED_MAX_BYTES = 32 * 1024 * 1024
 """Limit on the further pieces, which are kept compressed: some 850,000 posts more."""
 
+UNKEPT_PIECE_POSTS = 128
+"""Posts that are read and streamed at a time where the pieces are not kept: each client has its own then."""
+
+UNKEPT_PIECE_MAX_BYTES = UNKEPT_PIECE_POSTS * (140 * len(r"\u0001") + 64)
+"""The largest piece that is not kept, in bytes."""
+
 RETAINED_MAX_BYTES = 16 * 1024 * 1024
 """Limit on the earlier pieces that slow clients still read. Beyond it, lists are streamed without a snapshot. Responses
 begun before retain no more than all pieces of one further version."""
@@ -44,6 +51,9 @@ SPLICED_MAX = 8
 
 TURN_MAX_S = 0.002
 """How long to work before the reactor gets a turn."""
+
+Snapshot = tuple[Version, Sequence[Piece]]
+"""Pieces as of one moment, with their version."""
 
 
 class EncodedPosts:
@@ -71,9 +81,7 @@ class EncodedPosts:
         """Return whether the pieces are those of a version."""
         return self._version == version
 
-    async def snapshot(
-        self, version: Version, *, after: int, limit: int | None
-    ) -> tuple[Version, Sequence[Piece]] | None:
+    async def snapshot(self, version: Version, *, after: int, limit: int | None) -> Snapshot | None:
         """Return the pieces with the first posts whose ids are larger than `after`, as of one moment.
 
         Args:
@@ -107,18 +115,30 @@ class EncodedPosts:
             assert self._version is not None
             return (self._version, pieces) if gap is None else None
 
-    async def stream(self, after: int) -> AsyncGenerator[Piece]:
+    async def stream(self, after: int, *, work: FairWork, client: str) -> AsyncGenerator[Piece]:
         """Yield pieces with all posts whose ids are larger than `after`.
 
-        Each is as of the last read that renewed the pieces, or as of a read of its own if it is not kept.
+        Each is as of the last read that renewed the pieces, or as of a read of its own if it is not kept; it is read
+        when it is the client's turn.
 
         Raises:
             StoreUnavailableError: it cannot be read.
+            ServerBusyError: too many clients wait for a turn.
         """
         while after < POST_ID_MAX:
-            piece = self._at(after) or await self._fill(after)
-            yield starting_after(piece, after)
+            piece = self._at(after)
+            if piece is None:
+                async with work.turn(client):
+                    piece = self._at(after) or await self._fill(after)
+            yield self.starting_after(piece, after)
             after = piece.high
+
+    def starting_after(self, piece: Piece, after: int) -> Piece:
+        """Return a piece without posts whose ids are not larger than `after`."""
+        if piece.low >= after:
+            return piece
+        posts = piece.posts(after=after)
+        return Piece(after, piece.high, join_posts(posts), len(posts), self._held)
 
     async def _fill(self, after: int) -> Piece:
         """Read the piece with the posts after an id; it is kept if there is room."""
@@ -129,7 +149,7 @@ class EncodedPosts:
                 piece = self._at(after)
             if piece is not None:
                 return piece
-        page = await self._store.list_posts(after=after, limit=PIECE_POSTS)
+        page = await self._store.list_posts(after=after, limit=UNKEPT_PIECE_POSTS)
         high = page.posts[-1][0] if page.more else POST_ID_MAX
         return Piece(after, high, join_posts(encode_posts(page.posts)), len(page.posts), Held())
 
@@ -260,11 +280,3 @@ class EncodedPosts:
         if time.perf_counter() - self._turn_began_s > TURN_MAX_S:
             await deferLater(self._clock, 0)
             self._turn_began_s = time.perf_counter()
-
-
-def starting_after(piece: Piece, after: int) -> Piece:
-    """Return a piece without posts whose ids are not larger than `after`."""
-    if piece.low >= after:
-        return piece
-    posts = piece.posts(after=after)
-    return Piece(after, piece.high, join_posts(posts), len(posts), Held())

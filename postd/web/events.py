@@ -81,7 +81,7 @@ class Events:
         """
         latest = (await self._store.version()).revision
         pieces = self._stream(_decode_start(request, latest), latest, revalidate, generation)
-        return make_streamed_response(b"text/event-stream", pieces, _HEADERS)
+        return make_streamed_response(b"text/event-stream", pieces, _HEADERS, live=True)
 
     def begin_generation(self) -> int:
         """Begin the next generation and return its number."""

@@ -1,8 +1,7 @@
 """Lists of posts, complete or by page, made from encoded posts and cached by version (reference: Lists)."""
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-
-from twisted.internet.interfaces import IReactorTime
 
 from postd.caching import SingleFlight
 from postd.http.interface import Request
@@ -10,8 +9,9 @@ from postd.http.responses import JSON, Response, StreamedResponse
 from postd.model import Version
 from postd.store.interface import PostStore
 from postd.web.compression import INLINE_MAX_BYTES, VARY, NegotiatedText, not_modified_if_current
-from postd.web.encoded_piece import COMMA, encode_posts, join_posts, last_id
-from postd.web.encoded_posts import EncodedPosts, starting_after
+from postd.web.encoded_piece import COMMA, Piece, encode_posts, join_posts, last_id
+from postd.web.encoded_posts import EncodedPosts, Snapshot
+from postd.web.fair_work import FairWork
 from postd.web.streamed_list import CLOSING, EMPTY, OPENING, StreamedSnapshot, stream_list
 
 KEPT_MAX_BYTES = 8 * 1024 * 1024
@@ -31,23 +31,26 @@ WHOLE: Span = (0, None)
 
 _REFERENCE_BYTES = 8
 
+_Kept = NegotiatedText | StreamedSnapshot
+
 
 class PostLists:
     """Responses with lists of posts, by span.
 
     They are cached until the posts change; then they are made again from the encoded posts, at a cost in proportion to
-    the change, once for all concurrent requests. A list that is too long for that is streamed. `caching` are the
-    caching fields of all responses.
+    the change, once for all concurrent requests, when it is the turn of one of their clients. A list that is too long
+    for that is streamed. `caching` are the caching fields of all responses.
     """
 
-    def __init__(self, store: PostStore, caching: Mapping[bytes, bytes], *, clock: IReactorTime) -> None:
+    def __init__(self, store: PostStore, caching: Mapping[bytes, bytes], *, work: FairWork) -> None:
         self._store = store
         self._headers = {**caching, **VARY}
-        self._posts = EncodedPosts(store, clock=clock)
+        self._work = work
+        self._posts = EncodedPosts(store, clock=work.clock)
         self._version: Version | None = None  # of the kept responses
-        self._kept: dict[Span, NegotiatedText | StreamedSnapshot] = {}
+        self._kept: OrderedDict[Span, tuple[_Kept, int]] = OrderedDict()  # with their sizes
         self._kept_bytes = 0
-        self._making = SingleFlight[tuple[Version, Span], NegotiatedText | StreamedSnapshot | None]()
+        self._making = SingleFlight[tuple[Version, Span], _Kept]()
 
     async def respond(self, request: Request, span: Span) -> Response | StreamedResponse:
         """Return the response to GET or HEAD.
@@ -56,25 +59,48 @@ class PostLists:
             Problem: 412, by `If-Match`.
         """
         version = await self._store.version()
-        kept = self._kept.get(span) if version == self._version else None
+        kept = self._find(version, span)
         if kept is None:
             headers = self._headers_at(version, span)
             not_modified = not_modified_if_current(request, headers)
             if not_modified is not None:
                 return not_modified
-            make = self._make_rest if span[1] is None else self._make_page
-            kept = await self._making.run((version, span), lambda: make(version, span))
+            kept = await self._make(request, version, span)
             if kept is None:
-                return stream_list(request, self._posts.stream(span[0]), headers)
+                return stream_list(request, self._posts, span[0], headers, self._work)
         return await kept.respond(request)
 
-    async def _make_page(self, version: Version, span: Span) -> NegotiatedText:
-        """Return the responses with a page at a version, or a later one."""
-        after = span[0]
-        many = (span[1] or 0) + 1  # one more than the page, to see whether there are any
+    def _find(self, version: Version, span: Span) -> _Kept | None:
+        """Return the kept responses with a span at a version, None if there are none."""
+        kept = self._kept.get(span) if version == self._version else None
+        if kept is None:
+            return None
+        self._kept.move_to_end(span)
+        return kept[0]
+
+    async def _make(self, request: Request, version: Version, span: Span) -> _Kept | None:
+        """Return the responses with a span at a version, or a later one; None if it is too long to be kept."""
+        after, limit = span
+        many = None if limit is None else limit + 1  # one more than the page, to see whether there are any
         snapshot = None
-        if many > SHORT_PAGE_POSTS or self._posts.is_at(version):
+        if many is None or many > SHORT_PAGE_POSTS or self._posts.is_at(version):
+            # Not in a turn: the pieces are read for all clients.
             snapshot = await self._posts.snapshot(version, after=after, limit=many)
+            if snapshot is not None:
+                version = snapshot[0]
+            elif many is None:
+                return None
+        async with self._work.turn(request.client_network):
+            request.require_room()
+            kept = self._find(version, span)
+            return kept or await self._making.run((version, span), lambda: self._make_now(version, span, snapshot))
+
+    async def _make_now(self, version: Version, span: Span, snapshot: Snapshot | None) -> _Kept:
+        after, limit = span
+        if limit is None:
+            assert snapshot is not None
+            return self._make_rest(after, *snapshot)
+        many = limit + 1
         if snapshot is None:
             page = await self._store.list_posts(after=after, limit=many)
             version, posts = page.version, encode_posts(page.posts)
@@ -88,35 +114,37 @@ class PostLists:
             posts.pop()
             link[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (len(posts), last_id(posts))
         body = _body([join_posts(posts)])
-        text = NegotiatedText(JSON, body, self._headers_at(version, span), link)
+        text = NegotiatedText(JSON, body, self._headers_at(version, span), link, work=self._work)
         self._keep(version, span, text, len(body))
         return text
 
-    async def _make_rest(self, version: Version, span: Span) -> NegotiatedText | StreamedSnapshot | None:
-        """Return the responses with all posts after an id at a version, or a later one; None if they are too many."""
-        snapshot = await self._posts.snapshot(version, after=span[0], limit=None)
-        if snapshot is None:
-            return None
-        version, pieces = snapshot
-        first = [starting_after(piece, span[0]) for piece in pieces[:1]]
+    def _make_rest(self, after: int, version: Version, pieces: Sequence[Piece]) -> _Kept:
+        """Return the responses with all posts after an id."""
+        span = after, None
+        first = [self._posts.starting_after(piece, after) for piece in pieces[:1]]
         sent = [piece for piece in (*first, *pieces[1:]) if piece.count]
         headers = self._headers_at(version, span)
         if sum(piece.length for piece in sent) > INLINE_MAX_BYTES:
-            own_bytes = 0 if sent[0] is pieces[0] else sent[0].length  # the others are those of the encoded posts
-            kept = StreamedSnapshot(sent, headers, self._posts, after=span[0])
+            own = [] if sent[0] is pieces[0] else sent[:1]  # the others are those of the encoded posts
+            kept = StreamedSnapshot(sent, headers, self._posts, after=after, own=own, work=self._work)
+            own_bytes = sum(piece.length for piece in own)
             self._keep(version, span, kept, own_bytes + _REFERENCE_BYTES * len(sent))
             return kept
         body = _body([piece.text for piece in sent])
-        text = NegotiatedText(JSON, body, headers)
+        text = NegotiatedText(JSON, body, headers, work=self._work)
         self._keep(version, span, text, len(body))
         return text
 
-    def _keep(self, version: Version, span: Span, kept: NegotiatedText | StreamedSnapshot, size_bytes: int) -> None:
-        if version != self._version or self._kept_bytes > KEPT_MAX_BYTES:
+    def _keep(self, version: Version, span: Span, kept: _Kept, size_bytes: int) -> None:
+        if version != self._version:
             self._version, self._kept_bytes = version, 0
             self._kept.clear()
-        self._kept[span] = kept
-        self._kept_bytes += KEPT_OVERHEAD_BYTES + size_bytes
+        _, before = self._kept.pop(span, (None, 0))
+        self._kept[span] = kept, KEPT_OVERHEAD_BYTES + size_bytes
+        self._kept_bytes += KEPT_OVERHEAD_BYTES + size_bytes - before
+        while self._kept_bytes > KEPT_MAX_BYTES:
+            _, (_, evicted_bytes) = self._kept.popitem(last=False)
+            self._kept_bytes -= evicted_bytes
 
     def _headers_at(self, version: Version, span: Span) -> dict[bytes, bytes]:
         page = b"" if span == WHOLE else b"-%d-%d" % (span[0], span[1] or 0)

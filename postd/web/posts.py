@@ -17,6 +17,7 @@ from postd.model import POST_ID_MAX, Post
 from postd.store.interface import PostStore
 from postd.web.body import decode_text
 from postd.web.events import Events
+from postd.web.fair_work import FairWork
 from postd.web.idempotency import IdempotencyKeys
 from postd.web.post_lists import WHOLE, PostLists, Span
 from postd.web.preconditions import check_preconditions, has_preconditions, is_not_modified
@@ -80,12 +81,12 @@ class PostApi:
     app = Application()
     app.url_map.converters["post_id"] = PostIdConverter
 
-    def __init__(self, store: PostStore, events: Events, *, private: bool = False) -> None:
+    def __init__(self, store: PostStore, events: Events, work: FairWork, *, private: bool = False) -> None:
         self._store = store
         self._events = events
         self._generation = events.begin_generation()
         self._caching = _NO_STORE if private else _REVALIDATE
-        self._lists = PostLists(store, self._caching, clock=events.clock)
+        self._lists = PostLists(store, self._caching, work=work)
         self._idempotency = IdempotencyKeys(time.time)
         # Depends only on the post, so that an entry is never stale.
         self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_uncached)

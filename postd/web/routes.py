@@ -28,6 +28,7 @@ from postd.web.access import Access
 from postd.web.board import Board
 from postd.web.cors import allow_origins
 from postd.web.events import Events
+from postd.web.fair_work import FairWork
 from postd.web.forward_auth import ForwardAuth, admit
 from postd.web.posts import PostApi
 from postd.web.protected import Home, show_name
@@ -147,13 +148,14 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
         protected.append((page.schemes, resource))
         shown = _folder(page.files) if page.files else ViewResource(show_name)
         by_path[place] = access.protect(shown, page.schemes, resource, page.users)
+    work = FairWork(events.clock)
     documented = [PostApi.app]
     has_board = "session" in read
     home = Home(access.realm, has_board)
     by_path[b"home",] = access.protect(ViewResource(home.show), ["session"], ProtectedResource(access.clients))
     root = _Root(by_path)
     # A router matches the whole path itself: routes are written out in full in the Klein applications.
-    api = PostApi(store, events, private="open" not in read)
+    api = PostApi(store, events, work, private="open" not in read)
     posts = Router(api)
     reading, writing = (access.protect(posts, rule, api_resource) for rule in (read, write))
     root.putChild(b"post", _ByMethod(posts, reading, writing))
@@ -177,7 +179,13 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
 
         return Router(
             Docs(
-                documented, access.descriptions, read=read, write=write, clients=access.clients, site_name=access.realm
+                documented,
+                access.descriptions,
+                read=read,
+                write=write,
+                clients=access.clients,
+                site_name=access.realm,
+                work=work,
             )
         )
 

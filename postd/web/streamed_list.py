@@ -5,14 +5,15 @@ from hashlib import blake2b
 
 from twisted.internet.threads import deferToThread
 
-from postd.caching import SingleFlight
+from postd.errors import ServerBusyError
 from postd.http.driver import WRITE_MAX_BYTES
 from postd.http.interface import Request
 from postd.http.responses import JSON, Parts, Response, StreamedResponse, make_streamed_response
 from postd.protocol.gzip import HEADER, Part, Stream, make_part
 from postd.web.compression import GZIP, INLINE_MAX_BYTES, gzip_etag, not_modified_if_current, wants_gzip
 from postd.web.encoded_piece import COMMA, Piece, compress_text
-from postd.web.encoded_posts import RETAINED_MAX_BYTES, SNAPSHOT_POSTS, EncodedPosts
+from postd.web.encoded_posts import RETAINED_MAX_BYTES, SNAPSHOT_POSTS, UNKEPT_PIECE_MAX_BYTES, EncodedPosts
+from postd.web.fair_work import FairWork
 
 OPENING, CLOSING, EMPTY = b"[", b"\n]\n", b"[]\n"
 
@@ -23,15 +24,19 @@ time; larger ones delay other requests. A slow client costs references to shared
 _GZIPPED = {text: make_part(text) for text in (OPENING, COMMA, CLOSING, EMPTY)}
 
 
-def stream_list(request: Request, pieces: AsyncGenerator[Piece], headers: Mapping[bytes, bytes]) -> StreamedResponse:
-    """Return the response with a list whose end is not known yet, without `ETag` and length.
+def stream_list(
+    request: Request, posts: EncodedPosts, after: int, headers: Mapping[bytes, bytes], work: FairWork
+) -> StreamedResponse:
+    """Return the response with the posts after an id, whose end is not known yet, without `ETag` and length.
 
     `headers` are those of the list as a snapshot.
     """
-    gzipped = wants_gzip(request)
+    client, gzipped = request.client_network, wants_gzip(request)
     sent = {**headers, **GZIP} if gzipped else dict(headers)
     del sent[b"ETag"]
-    return make_streamed_response(JSON, _generate_gzip(pieces) if gzipped else _generate(pieces), sent)
+    pieces = posts.stream(after, work=work, client=client)
+    body = _generate_gzip(pieces, work, client) if gzipped else _generate(pieces)
+    return make_streamed_response(JSON, body, sent, memory=(UNKEPT_PIECE_MAX_BYTES, None, 0))
 
 
 _Gzipped = tuple[Sequence[bytes], Mapping[bytes, bytes], int]
@@ -50,19 +55,30 @@ class StreamedSnapshot:
             tag.
         posts: all posts.
         after: the ids of the list are larger.
+        own: those of the pieces that only this list has.
+        work: compresses them.
     """
 
-    def __init__(
-        self, pieces: Sequence[Piece], headers: Mapping[bytes, bytes], posts: EncodedPosts, *, after: int
+    def __init__(  # noqa: PLR0913 - three by name
+        self,
+        pieces: Sequence[Piece],
+        headers: Mapping[bytes, bytes],
+        posts: EncodedPosts,
+        *,
+        after: int,
+        own: Sequence[Piece],
+        work: FairWork,
     ) -> None:
         self._pieces = pieces
         self._headers = headers
-        self._posts, self._after = posts, after
+        self._posts, self._after, self._work = posts, after, work
         self._may_be_streamed = sum(piece.count for piece in pieces) > SNAPSHOT_POSTS
-        self._is_inflated = not all(piece.plain_bytes for piece in pieces)
+        # It keeps its own pieces in memory, and after the next change one that has changed.
+        self._held_bytes = sum(piece.length for piece in own) + max(piece.length for piece in pieces)
+        # Pieces that are kept compressed are inflated for each client.
+        self._inflated_bytes = max((piece.length for piece in pieces if not piece.plain_bytes), default=0)
         self._length = sum(piece.length for piece in pieces) + len(CLOSING)  # OPENING takes the place of a comma
         self._gzipped: _Gzipped | None = None  # until that is needed
-        self._compressing: SingleFlight[None, _Gzipped] = SingleFlight()
 
     async def respond(self, request: Request) -> Response | StreamedResponse:
         """Return the response to GET or HEAD.
@@ -74,15 +90,16 @@ class StreamedSnapshot:
         if not_modified is not None:
             return not_modified
         if self._may_be_streamed and self._posts.retained_bytes > RETAINED_MAX_BYTES:
-            return stream_list(request, self._posts.stream(self._after), self._headers)
-        if not wants_gzip(request):
-            body = self._portions(_plain(self._pieces), copied=request.isSecure() or self._is_inflated)
-            return make_streamed_response(JSON, body, self._headers, length=self._length)
-        if self._gzipped is None:
-            self._gzipped = await self._compressing.run(None, self._compress)
-        parts, headers, length = self._gzipped
+            return stream_list(request, self._posts, self._after, self._headers, self._work)
+        gzipped = self._gzipped or await self._compress(request.client_network) if wants_gzip(request) else None
+        if gzipped is None:
+            copied = request.isSecure() or self._inflated_bytes > 0
+            body = self._portions(_plain(self._pieces), copied=copied)
+            memory = self._inflated_bytes, self, self._held_bytes
+            return make_streamed_response(JSON, body, self._headers, length=self._length, memory=memory)
+        parts, headers, length = gzipped
         body = self._portions(parts, copied=request.isSecure())
-        return make_streamed_response(JSON, body, headers, length=length)
+        return make_streamed_response(JSON, body, headers, length=length, memory=(0, self, self._held_bytes))
 
     async def _portions(self, parts: Iterable[bytes | memoryview], *, copied: bool) -> AsyncGenerator[Parts]:
         """Yield the parts in portions; small ones if `copied`: each client has a copy, by TLS or because of inflating.
@@ -99,13 +116,26 @@ class StreamedSnapshot:
                 portion, length = [], 0
         yield portion
 
-    async def _compress(self) -> _Gzipped:
-        missing = [piece for piece in self._pieces if piece.part is None]
-        texts = [piece.text for piece in missing]
-        short = sum(map(len, texts)) <= INLINE_MAX_BYTES
-        made = _make_parts(texts) if short else await deferToThread(_make_parts, texts)
-        for piece, part in zip(missing, made, strict=True):
-            piece.keep_part(part)
+    async def _compress(self, client: str) -> _Gzipped | None:
+        """Compress the pieces when it is the client's turn; return None if too many texts wait for that."""
+
+        async def compress() -> _Gzipped:
+            if self._gzipped is None:
+                missing = [piece for piece in self._pieces if piece.part is None]
+                texts = [piece.text for piece in missing]
+                short = sum(map(len, texts)) <= INLINE_MAX_BYTES
+                made = _make_parts(texts) if short else await deferToThread(_make_parts, texts)
+                for piece, part in zip(missing, made, strict=True):
+                    piece.keep_part(part)
+                self._gzipped = self._join_parts()
+            return self._gzipped
+
+        try:
+            return await self._work.run_alone(client, compress)
+        except ServerBusyError:
+            return None
+
+    def _join_parts(self) -> _Gzipped:
         parts = [piece.part for piece in self._pieces if piece.part is not None]
         # Another process may have other pieces of the same list.
         lengths = b",".join([b"%d:%d" % (part.length, len(part.deflated)) for part in parts])
@@ -138,22 +168,23 @@ def _gzip(parts: Sequence[Part]) -> list[bytes]:
     return [*gzipped, stream.add(_GZIPPED[CLOSING]), stream.end()]
 
 
-async def _generate(pieces: AsyncIterable[Piece]) -> AsyncGenerator[list[bytes]]:
+async def _generate(pieces: AsyncIterable[Piece]) -> AsyncGenerator[Parts]:
     begun = False
     async for piece in pieces:
         if piece.count:
-            yield [piece.text] if begun else [OPENING, piece.text.removeprefix(COMMA)]
+            yield [piece.text] if begun else [OPENING, memoryview(piece.text)[len(COMMA) :]]  # not copied
             begun = True
     yield [CLOSING if begun else EMPTY]
 
 
-async def _generate_gzip(pieces: AsyncIterable[Piece]) -> AsyncGenerator[list[bytes]]:
+async def _generate_gzip(pieces: AsyncIterable[Piece], work: FairWork, client: str) -> AsyncGenerator[list[bytes]]:
     stream, before = Stream(), OPENING
     begun = HEADER
     async for piece in pieces:
         if piece.count:
             if piece.part is None:
-                piece.keep_part(compress_text(piece.text))
+                async with work.turn(client):
+                    piece.keep_part(piece.part or compress_text(piece.text))
             assert piece.part is not None
             yield [begun, stream.add(_GZIPPED[before]), stream.add(piece.part)]
             begun, before = b"", COMMA

@@ -181,6 +181,7 @@ def set_log(api: InMemoryApi, log: AccessLog) -> None:
         hosts=None,
         access_log=log,
         secure_fields=None,
+        client_of=lambda _: "",
         group_of=lambda _: None,
         site_name="",
     )

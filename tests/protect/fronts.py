@@ -25,6 +25,7 @@ from postd.protect.bearer import METADATA_PATH
 from postd.reactor import IReactor
 from postd.settings.schema import Settings
 from postd.web.events import Events
+from postd.web.fair_work import FairWork
 from postd.web.posts import PostApi
 from postd.web.protected import show_name
 from postd.web.server.factory import HttpFactory
@@ -69,7 +70,12 @@ class StockApi(InMemoryApi):
         self.clock.advance(0)  # it writes the key of nonces
         result_of(starting)
         posts = _Posts(
-            PostApi(self.store, Events(self.store, reactor=reactor), private="open" not in settings.api.read)
+            PostApi(
+                self.store,
+                Events(self.store, reactor=reactor),
+                FairWork(reactor),
+                private="open" not in settings.api.read,
+            )
         )
         read, write = (
             posts if "open" in rule else self.protect(posts, *rule) for rule in (settings.api.read, settings.api.write)

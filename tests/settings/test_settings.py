@@ -339,7 +339,7 @@ def test_invalid_size_is_refused(folder: Path, written: str) -> None:
             "[limits]\nboddy = 1",
             (
                 "postd.toml: limits.boddy: unknown key (did you mean 'body'?); allowed in [limits]: body, "
-                "header_time, body_time, idle_time, connections"
+                "header_time, body_time, idle_time, connections, response_memory"
             ),
         ),
         (

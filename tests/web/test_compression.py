@@ -18,6 +18,7 @@ from postd.reactor import IReactor
 from postd.web import compression as compress
 from postd.web.compression import COMPRESSED_MIN_BYTES, INLINE_MAX_BYTES, VARY, NegotiatedText
 from postd.web.events import Events
+from postd.web.fair_work import FairWork
 from postd.web.posts import PostApi
 from postd.web.server.routing import Router
 from tests.helpers import InMemoryApi, Response, forget_own, make_site
@@ -158,7 +159,7 @@ class NotModifiedTests:
     ) -> None:
         etag = ask(full, "GET", "/post").header("ETag") or ""
         events = Events(full.store, reactor=cast(IReactor, full.clock))
-        api = PostApi(full.store, events)
+        api = PostApi(full.store, events, FairWork(full.clock))
         monkeypatch.setattr(full.store, "list_posts", None)
         worker = Worker(make_site(Router(api), clock=full.clock), full.clock)
         tag = f'{etag[:-1]}{form}"'
@@ -202,7 +203,9 @@ def serve(text: NegotiatedText) -> Worker:
 
 class NegotiatedTextTests:
     def text(self, body: bytes) -> NegotiatedText:
-        return NegotiatedText(TEXT, body, {b"ETag": b'"tag"', b"Cache-Control": b"no-cache", **VARY})
+        return NegotiatedText(
+            TEXT, body, {b"ETag": b'"tag"', b"Cache-Control": b"no-cache", **VARY}, work=FairWork(Clock())
+        )
 
     def test_incompressible_text_is_sent_plain(self) -> None:
         noise = random.Random(1).randbytes(2 * COMPRESSED_MIN_BYTES)

@@ -3,7 +3,7 @@
 import gzip
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -28,6 +28,7 @@ from postd.web import encoded_posts
 from postd.web.compression import gzip_etag
 from postd.web.encoded_piece import Held, Piece, encode_posts, join_posts
 from postd.web.encoded_posts import EncodedPosts
+from postd.web.fair_work import FairWork
 from postd.web.post_lists import PostLists, Span
 from tests.redis_server import RedisServer
 from tests.store.contract import import_posts, open_store, texts
@@ -41,11 +42,16 @@ PIECE = 4
 class Asked:
     """A request of which only the fields matter."""
 
+    client_network = "192.0.2.1"
+
     def __init__(self, **fields: bytes) -> None:
         self.fields = {name.replace("_", "-").encode(): [value] for name, value in fields.items()}
 
     def isSecure(self) -> bool:
         return False
+
+    def require_room(self) -> None:
+        """Called for each list that is not cached."""
 
 
 class AskedByTLS(Asked):
@@ -77,6 +83,10 @@ async def get(lists: PostLists, span: Span, **fields: bytes) -> Answer:
     if not isinstance(made, StreamedResponse):
         return Answer(made.status, made.head, made.body)
     return Answer(made.status, made.head, await body_of(made))
+
+
+def stream(posts: EncodedPosts) -> AsyncGenerator[Piece]:
+    return posts.stream(0, work=FairWork(reactor), client="192.0.2.1")
 
 
 async def body_of(response: StreamedResponse) -> bytes:
@@ -169,7 +179,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make_lists(store: PostStore) -> PostLists:
-    return PostLists(store, {}, clock=reactor)
+    return PostLists(store, {}, work=FairWork(reactor))
 
 
 def pieces_of(posts: EncodedPosts) -> list[Piece]:
@@ -380,7 +390,7 @@ class ListContract:
         asked: list[Deferred[Any]] = [
             Deferred.fromCoroutine(posts.snapshot(version, after=0, limit=None))
             if n % 2
-            else Deferred.fromCoroutine(anext(posts.stream(0)))
+            else Deferred.fromCoroutine(anext(stream(posts)))
             for n in range(1000)
         ]
         ready.callback(None)
@@ -447,7 +457,7 @@ class ListContract:
         monkeypatch.setattr(encoded_posts, "PLAIN_MAX_BYTES", 4000)
         monkeypatch.setattr(encoded_posts, "COMPRESSED_MAX_BYTES", 1200)
         posts = EncodedPosts(store, clock=reactor)
-        read = [piece async for piece in posts.stream(0)]
+        read = [piece async for piece in stream(posts)]
         assert sum(piece.count for piece in read) == 28
         assert min(bytes_within_limits(posts)) > 0
         assert sum(piece.count for piece in pieces_of(posts)) < 28
@@ -455,7 +465,7 @@ class ListContract:
         del read
         assert posts.retained_bytes == 0
         monkeypatch.setattr(encoded_posts, "COMPRESSED_MAX_BYTES", 10**9)
-        assert [piece.count async for piece in posts.stream(0)] == [4] * 7
+        assert [piece.count async for piece in stream(posts)] == [4] * 7
 
     @ensureDeferred
     async def test_bytes_are_bounded_when_one_batch_changes_many_compressed_pieces(

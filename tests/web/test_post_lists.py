@@ -10,6 +10,7 @@ from postd.model import Version
 from postd.store.interface import Page
 from postd.web.compression import NegotiatedText
 from postd.web.encoded_posts import PIECE_POSTS
+from postd.web.post_lists import KEPT_OVERHEAD_BYTES
 from tests.helpers import InMemoryApi, result_of
 from tests.web.wire import ask, begin
 
@@ -66,9 +67,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[NegotiatedText]:
     made: list[NegotiatedText] = []
     make = NegotiatedText.__init__
 
-    def note(text: NegotiatedText, *arguments: Any) -> None:
+    def note(text: NegotiatedText, *arguments: Any, **options: Any) -> None:
         made.append(text)
-        make(text, *arguments)
+        make(text, *arguments, **options)
 
     monkeypatch.setattr(NegotiatedText, "__init__", note)
     return made
@@ -97,7 +98,7 @@ def test_concurrent_requests_share_one_query_and_response(
 def test_kept_responses_are_limited(
     api: InMemoryApi, spans_read: Spans, made: list[NegotiatedText], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postd.web.post_lists.KEPT_MAX_BYTES", 4 * 2050)
+    monkeypatch.setattr("postd.web.post_lists.KEPT_MAX_BYTES", 4 * (KEPT_OVERHEAD_BYTES + 60))
     paths = [f"/post?limit=1&after={after}" for after in range(5)]
     bodies(api, paths[:4] * 3)
     assert len(made) == 4

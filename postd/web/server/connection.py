@@ -16,8 +16,11 @@ Twisted, beside those of `postd.protocol.http1`, which decodes heads and bodies:
   responses, and input is read ahead only up to `INPUT_MAX_BYTES`. Stock Twisted continues to read behind a paused
   response, and processes all requests of one read even if the responses cannot be sent.
 - A client may half-close the connection after its requests (as `nc -N` does) and gets its responses. Stock Twisted
-  treats that as a disconnect. As a consequence only a write detects a disconnect: the work for a request must end by
-  itself.
+  treats that as a disconnect, which looks the same until the client resets the connection. Only an event stream, which
+  has no end of its own, ends with the client's side of the connection.
+- A client that acknowledges less than `READ_MIN_BYTES_PER_S` while it has something to read is disconnected. Stock
+  Twisted waits for a client that reads nothing for as long as the connection lasts.
+- The memory of responses that clients have not read is counted (`postd.web.server.response_memory`).
 - When the server stops, responses have `Connection: close`, requests in progress finish, and idle connections are
   closed. Stock Twisted drops them all, with pending responses.
 """
@@ -42,7 +45,7 @@ from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
 from postd.http.errors import Problem
-from postd.http.responses import Parts
+from postd.http.responses import NO_MEMORY, Parts, Response, StreamedResponse
 from postd.protocol.http1.chunked import ChunkedDecoder, body_too_large
 from postd.protocol.http1.head import HEAD_END, Head, HeadDecoder, PartialHead, decode_method_and_target
 from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
@@ -50,10 +53,17 @@ from postd.twisted_private import NoPushProducer, canonical_header_name
 from postd.web.server.connection_states import OPEN, READING, TRANSITIONS, Event, State
 from postd.web.server.interface import Site
 from postd.web.server.request import HttpRequest
-from postd.web.server.socket_state import bytes_acknowledged, end_output, has_unread, has_unsent
+from postd.web.server.response_memory import Holding
+from postd.web.server.socket_state import bytes_acknowledged, end_output, has_unread, unsent_bytes
 
 LINGER_S = 2
 """How long a client whose request was refused may go on sending before the connection is aborted."""
+
+READ_MIN_BYTES_PER_S = 1024
+"""How fast a client must read a response, on average of a whole `Limits.idle_s`."""
+
+READ_WINDOW_MIN_S = 10
+"""The shortest time over which the average is taken."""
 
 INPUT_MAX_BYTES = 64 * 1024
 """Limit on input read ahead of the responses, within one read of the socket."""
@@ -92,7 +102,12 @@ class HttpConnection(Protocol):
     _input_held = False
     _output_paused = False  # the transport's buffer is full
     _acknowledged = 0  # bytes that the client had acknowledged at the last check
+    _window: tuple[float, int] = (0.0, 0)  # when the time for the average began, and what was acknowledged by then
     _all_sent = False  # nothing is left to send but the end of the stream
+    _stream_client: str | None = None  # whose event stream the response is
+    _held: Holding | None = None  # the memory of a long body
+    _held_output: Holding | None = None  # the memory of output that the transport has buffered
+    _output_client = ""  # whose output is buffered, if the peer is a proxy
     _producer: Any = None
     _next_turn: IDelayedCall | None = None
     _addresses: tuple[IAddress, IAddress] | None = None
@@ -137,6 +152,8 @@ class HttpConnection(Protocol):
 
     def readConnectionLost(self) -> None:
         self._input_ended = True
+        if self._stream_client is not None:
+            self._close(LINGER_S)  # the client does not read it any more
         self._close_after_input()
 
     def writeConnectionLost(self) -> None:
@@ -146,6 +163,9 @@ class HttpConnection(Protocol):
         self._enter(Event.CONNECTION_LOST)
         self.deadline_s = math.inf
         request, self.request = self.request, None
+        self._output_paused = False
+        self._end_response()
+        self._free_output()
         if self._next_turn is not None:
             self._next_turn.cancel()
             self._next_turn = None
@@ -156,19 +176,25 @@ class HttpConnection(Protocol):
             self.site.forget(self)
 
     def pauseProducing(self) -> None:
-        """Called when the transport's buffer is full."""
+        """Called when the kernel has not accepted all output."""
         self._output_paused = True
+        if self._held is None or self.isSecure():  # else the buffer refers to the body, which is counted
+            self._free_output()
+            memory = unsent_bytes(self.transport), None, 0
+            self._held_output = self.site.memory.hold(self._client_network(), memory)
         if self.state in OPEN:
-            self._acknowledged = bytes_acknowledged(self.transport)
-            self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
+            self._await_reading(self.site.limits.idle_s)
         if self._producer is not None:
             self._producer.pauseProducing()
         if self.request is None:
             self._hold_input()
 
     def resumeProducing(self) -> None:
-        """Called when the transport's buffer has room again."""
+        """Called when the kernel has accepted all output."""
         self._output_paused = False
+        self._free_output()
+        if self.request is None:
+            self._free_body()
         if self.state is _RESPONDING:
             self.deadline_s = math.inf
         if self._producer is not None:
@@ -185,6 +211,46 @@ class HttpConnection(Protocol):
         """Called when the connection is lost."""
         if self._producer is not None:
             self._producer.stopProducing()
+
+    def _client_network(self) -> str:
+        if self.group is not None:
+            return self.group
+        return self._output_client if self.request is None else self.request.client_network
+
+    def _await_reading(self, within_s: float) -> None:
+        """Begin the time in which the client must read some of the response."""
+        now = self._clock.seconds()
+        self._acknowledged = bytes_acknowledged(self.transport)
+        self._window = now, self._acknowledged
+        self.deadline_s = now + within_s
+
+    def _reads_enough(self) -> bool:
+        """Return whether the client has read since the last check, and fast enough."""
+        before, self._acknowledged = self._acknowledged, bytes_acknowledged(self.transport)
+        began_s, acknowledged = self._window
+        now = self._clock.seconds()
+        if now - began_s < READ_WINDOW_MIN_S:
+            return self._acknowledged > before
+        self._window = now, self._acknowledged
+        return self._acknowledged - acknowledged >= READ_MIN_BYTES_PER_S * (now - began_s)
+
+    def _free_output(self) -> None:
+        if self._held_output is not None:
+            self._held_output.release()
+            self._held_output = None
+
+    def _free_body(self) -> None:
+        if self._held is not None:
+            self._held.release()
+            self._held = None
+
+    def _end_response(self) -> None:
+        """Called when the response is written completely, or the connection is lost."""
+        if self._stream_client is not None:
+            self.site.end_stream(self._stream_client)
+            self._stream_client = None
+        if not self._output_paused:  # else the buffer refers to it
+            self._free_body()
 
     # Called by requests, most of it by twisted.web's Request
 
@@ -229,6 +295,19 @@ class HttpConnection(Protocol):
         extra_headers = request.extra_headers + request.common_headers() if request is not None else b""
         self.write_response(b"HTTP/1.1 %b %b\r\n%b" % (code, reason, extra_headers), headers, b"")
 
+    def hold(self, response: Response | StreamedResponse) -> None:
+        """Hold the memory of the response that is about to be sent (`postd.web.server.interface.Connection`)."""
+        assert self.request is not None
+        client, memory = self.request.client_network, response.memory
+        self.site.memory.require_room(client, memory)
+        if isinstance(response, StreamedResponse) and response.live:
+            self.site.begin_stream(client)
+            self._stream_client = client
+            if self._input_ended:
+                self._clock.callLater(0, self.readConnectionLost)
+        elif memory != NO_MEMORY:
+            self._held = self.site.memory.hold(client, memory)
+
     def write(self, data: bytes) -> None:
         self.transport.write(data)
 
@@ -246,9 +325,13 @@ class HttpConnection(Protocol):
     def unregisterProducer(self) -> None:
         self._producer = None
 
-    def requestDone(self, _request: HttpRequest) -> None:
+    def requestDone(self, request: HttpRequest) -> None:
         """Called when a response is written completely."""
         self.request = None
+        if self.group is None and unsent_bytes(self.transport):
+            self._output_client = request.client_network
+        if self._held is not None or self._stream_client is not None:
+            self._end_response()
         if self.state is not _RESPONDING:
             return
         self._enter(_RESPONSE_WRITTEN)
@@ -279,7 +362,7 @@ class HttpConnection(Protocol):
             self._close_idle()
 
     def _close_idle(self) -> None:
-        self._all_sent = not has_unsent(self.transport)
+        self._all_sent = not unsent_bytes(self.transport)
         if self._all_sent and not self.isSecure():
             end_output(self.transport)  # now: the transport would do so later, and lose what arrives until then
         self._close(LINGER_S)  # TLS waits for the client's close_notify
@@ -287,8 +370,7 @@ class HttpConnection(Protocol):
     def pass_deadline(self) -> None:
         """Called when `deadline_s` has passed."""
         if self.state not in OPEN or self._output_paused:
-            taken, self._acknowledged = self._acknowledged, bytes_acknowledged(self.transport)
-            if self._acknowledged > taken and not self._all_sent:  # slow, but there is progress
+            if not self._all_sent and self._reads_enough():
                 more_s = LINGER_S if self.state is State.LINGERING else self.site.limits.idle_s
                 self.deadline_s = self._clock.seconds() + more_s
             else:
@@ -405,8 +487,7 @@ class HttpConnection(Protocol):
 
     def _linger(self) -> None:
         """Close this side, and discard further input for a while (RFC 9112 §9.6)."""
-        self.deadline_s = self._clock.seconds() + LINGER_S
-        self._acknowledged = bytes_acknowledged(self.transport)
+        self._await_reading(LINGER_S)
         self._input.resumeProducing()
         self.transport.unregisterProducer()
         if self._input_ended or self.isSecure():  # TLS sends close_notify, and goes on reading
@@ -457,7 +538,6 @@ class HttpConnection(Protocol):
             self._linger()
             return
         self._enter(Event.CLOSE)
-        self._acknowledged = bytes_acknowledged(self.transport)
+        self._await_reading(within_s)
         self.transport.unregisterProducer()
-        self.deadline_s = self._clock.seconds() + within_s
         self.transport.loseConnection()

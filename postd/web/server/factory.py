@@ -26,12 +26,14 @@ from twisted.web.http import datetimeToString
 from twisted.web.resource import IResource
 from twisted.web.server import Site
 
+from postd.errors import ServerBusyError
 from postd.http.interface import Request
 from postd.monitoring.tally import Tally
 from postd.web.server.access_log import AccessLog
 from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.connection import HttpConnection
 from postd.web.server.interface import AnsweredRequest, Limits
+from postd.web.server.response_memory import ResponseMemory
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
 """Bounds on the interval at which timeouts of connections are checked: a quarter of the shortest timeout."""
@@ -84,9 +86,13 @@ class HttpFactory(Site):
         self.site_name = ""
         self.local_addresses: Collection[tuple[str, int]] = ()
         self.connections_max = limits.connections
+        self.memory = ResponseMemory(limits.response_memory_bytes)
         self.secure_fields: Callable[[Request], bytes] | None = None
+        self.client_of: Callable[[Any], str] = lambda _: ""
         self._group_of: Callable[[IAddress | None], str | None] = lambda _: None
         self._groups: Counter[str] = Counter()
+        self._streams: Counter[str] = Counter()  # open event streams by client
+        self._stream_count = 0
         self.channels: set[HttpConnection] = set()
         self.draining = False
         self._access_log = access_log
@@ -110,15 +116,18 @@ class HttpFactory(Site):
         access_log: AccessLog | None,
         secure_fields: Callable[[Request], bytes] | None,
         group_of: Callable[[IAddress | None], str | None],
+        client_of: Callable[[Any], str],
         site_name: str,
     ) -> None:
         """Replace the root and the limits; requests in progress keep the old ones, and connections their group.
 
         `secure_fields` returns the header lines of responses over TLS, such as HSTS. `group_of` returns the group in
         which a peer's connections are counted, such as its address; None if they have no limit of their own.
+        `client_of` returns the network by which the client of a request is counted, behind a trusted proxy, too.
         """
         self.resource, self.limits, self.hosts, self.secure_fields = root, limits, hosts, secure_fields
-        self.site_name, self._group_of = site_name, group_of
+        self.site_name, self._group_of, self.client_of = site_name, group_of, client_of
+        self.memory.max_bytes = limits.response_memory_bytes
         self.connections_max = limits.connections
         if self._access_log is not None and access_log is not self._access_log:
             self._access_log.close()
@@ -200,6 +209,24 @@ class HttpFactory(Site):
             self._groups[group] -= 1
             if not self._groups[group]:
                 del self._groups[group]
+
+    def begin_stream(self, client: str) -> None:
+        """Count an event stream (`postd.web.server.interface.Site`).
+
+        A client has at most half of the connections for its streams, also behind a proxy, and all clients have three
+        quarters, so that the others stay free for requests that end.
+        """
+        of_all, of_one = self.connections_max * 3 // 4, self.connections_max // 2
+        if self._stream_count >= max(1, of_all) or self._streams[client] >= max(1, of_one):
+            raise ServerBusyError
+        self._stream_count += 1
+        self._streams[client] += 1
+
+    def end_stream(self, client: str) -> None:
+        self._stream_count -= 1
+        self._streams[client] -= 1
+        if not self._streams[client]:
+            del self._streams[client]
 
     def _sweep_on(self) -> None:
         limits = self.limits

@@ -8,8 +8,9 @@ from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource
 
 from postd.http.interface import Request
-from postd.http.responses import Parts
+from postd.http.responses import Parts, Response, StreamedResponse
 from postd.web.server.allowed_hosts import ConnectionAddresses, Hosts
+from postd.web.server.response_memory import ResponseMemory
 
 
 class AnsweredRequest(Request, Protocol):
@@ -53,6 +54,10 @@ class Limits(Protocol):
     def connections(self) -> int:
         """Connections at the same time."""
 
+    @property
+    def response_memory_bytes(self) -> int:
+        """The memory of responses on their way to their clients."""
+
 
 class Site(Protocol):
     """The state that all connections and their requests share.
@@ -62,6 +67,8 @@ class Site(Protocol):
         draining: whether each response is the last one of its connection.
         local_addresses: host and port of the listeners that only this machine can reach.
         secure_fields: returns the header lines of responses over TLS.
+        client_of: returns the network by which the client of a request is counted.
+        memory: that of responses on their way.
     """
 
     reactor: IReactorTime
@@ -72,6 +79,8 @@ class Site(Protocol):
     draining: bool
     local_addresses: Collection[tuple[str, int]]
     secure_fields: Callable[[Request], bytes] | None
+    client_of: Callable[[Any], str]
+    memory: ResponseMemory
 
     def add(self, channel: Any) -> None:
         """Count a connection from now on."""
@@ -81,6 +90,16 @@ class Site(Protocol):
 
     def forget(self, channel: Any) -> None:
         """Count a connection as closed."""
+
+    def begin_stream(self, client: str) -> None:
+        """Count an event stream of a client.
+
+        Raises:
+            ServerBusyError: the client, or all clients, have too many.
+        """
+
+    def end_stream(self, client: str) -> None:
+        """Count an event stream of a client as ended."""
 
     def date_line(self) -> bytes:
         """Return the field `Date` of a response that is sent now."""
@@ -97,6 +116,14 @@ class Connection(ConnectionAddresses, Protocol):
 
     site: Site
     transport: Any
+    group: str | None
+
+    def hold(self, response: Response | StreamedResponse) -> None:
+        """Hold the memory of the response that is about to be sent, and count it if it is an event stream.
+
+        Raises:
+            ServerBusyError: there is no memory for it, or there are too many streams.
+        """
 
     def write_response(self, head: bytes, headers: Headers | None, body: bytes) -> None:
         """Write a response, or its beginning; `headers` are fields beside those in `head`."""

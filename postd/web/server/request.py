@@ -25,6 +25,7 @@ from twisted.web.server import Request
 from zope.interface import implementer
 
 from postd.auth.identity import AuthenticationResult, Identity
+from postd.errors import ServerBusyError
 from postd.http.client_certificate import certificate_of
 from postd.http.errors import make_error_response, not_found
 from postd.http.interface import NativeRequest
@@ -38,6 +39,9 @@ from postd.web.server.interface import Connection, Site
 
 SEGMENTS_MAX = 256
 """Limit on the segments of a path; a longer one is 404, before any resource or file is looked up."""
+
+UNCOUNTED_MAX_BYTES = 4096
+"""A body of up to this many bytes is sent also to a client that has used up its memory for responses."""
 
 _CLIENT_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
 _CLIENT_GONE = 499
@@ -122,6 +126,16 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
     def is_api(self) -> bool:
         return is_api(self.path)
 
+    @cached_property
+    def client_network(self) -> str:
+        group = None if self.channel is None else self.channel.group
+        return self.site.client_of(self) if group is None else group
+
+    def require_room(self) -> None:
+        memory = self.site.memory
+        if memory.used_bytes:
+            memory.require_room(self.client_network)
+
     @property
     def client_certificate(self) -> bytes | None:
         return certificate_of(self)
@@ -166,6 +180,13 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         if self.channel is None:  # the client has disconnected
             return
         body = response.body if self.method != b"HEAD" else b""
+        memory = self.site.memory
+        if memory.used_bytes and len(body) > UNCOUNTED_MAX_BYTES:
+            try:
+                memory.require_room(self.client_network, (len(body), None, 0))
+            except ServerBusyError as error:
+                response = make_error_response(self, error)
+                body = response.body
         self._begin(response.status, response.head, body)
         self.sentLength = len(body)
         self.finished = 1
@@ -176,6 +197,8 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         self.extra_headers += encode_header(name, value)
 
     def begin(self, response: Response | StreamedResponse) -> None:
+        if self.channel is not None and self.method != b"HEAD":
+            self.channel.hold(response)
         head = response.head
         if isinstance(response, StreamedResponse) and response.chunked and self.clientproto == b"HTTP/1.1":
             head += b"Transfer-Encoding: chunked\r\n"
@@ -198,6 +221,7 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         super().connectionLost(reason)
         if self.responder is not None:
             self.responder.cancel()
+        self.producer = None  # it refers to this request: the cycle would keep the body that was being sent
         if not self.startedWriting:
             self.code = _CLIENT_GONE
         self.site.log(self)

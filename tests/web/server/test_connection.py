@@ -261,7 +261,7 @@ def test_idle_connection_is_half_closed_only_without_tls_and_unsent_output(
 ) -> None:
     """TLS has its own end, close_notify, which must still be sent, as must the rest of a response."""
     end_output = Mock()
-    monkeypatch.setattr("postd.web.server.connection.has_unsent", lambda _: unsent)
+    monkeypatch.setattr("postd.web.server.connection.unsent_bytes", lambda _: unsent)
     monkeypatch.setattr("postd.web.server.connection.end_output", end_output)
     if tls:
         alsoProvides(connection.transport, ISSLTransport)

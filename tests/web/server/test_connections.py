@@ -53,6 +53,7 @@ class Server:
             access_log=None,
             secure_fields=None,
             group_of=clients.connection_group,
+            client_of=clients.network,
             site_name="",
         )
 

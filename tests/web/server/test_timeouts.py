@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from postd.web.server.connection import LINGER_S, HttpConnection
+from postd.web.server.connection import LINGER_S, READ_MIN_BYTES_PER_S, READ_WINDOW_MIN_S, HttpConnection
 from tests.web.server.slow_server import BUFFER_BYTES, GET, STEP_S, BufferedTransport, SlowServer
 from tests.web.wire import decode_response
 
@@ -393,7 +393,7 @@ class StalledClientTests:
         """Even if they are too few to resume writing; without progress it is aborted."""
         transport, *_ = self.stall(server, tls=tls)
         for _ in range(5):
-            taken[0] += 1
+            taken[0] += round(READ_MIN_BYTES_PER_S * (IDLE_S + OVER_S))
             server.wait(IDLE_S)
             assert transport.connected
         server.wait(IDLE_S + OVER_S)
@@ -408,11 +408,25 @@ class StalledClientTests:
         channel.dataReceived(last)
         server.slow.answer()
         for _ in range(5):
-            taken[0] += 1
+            taken[0] += round(READ_MIN_BYTES_PER_S * (LINGER_S + OVER_S))
             server.wait(LINGER_S)
             assert transport.connected
         server.wait(2 * IDLE_S + OVER_S)
         assert transport.aborted
+
+    @pytest.mark.parametrize("tls", [False, True], ids=["TCP", "TLS"])
+    def test_client_that_reads_less_than_a_kibibyte_per_second_is_aborted(
+        self, server: SlowServer, taken: list[int], *, tls: bool
+    ) -> None:
+        transport, *_ = self.stall(server, tls=tls)
+        steps = 0
+        while transport.connected:
+            taken[0] += READ_MIN_BYTES_PER_S - 1
+            server.wait(1)
+            steps += 1
+            assert steps < 4 * IDLE_S
+        assert transport.aborted
+        assert READ_WINDOW_MIN_S <= steps <= max(IDLE_S, READ_WINDOW_MIN_S) + IDLE_S + OVER_S
 
     def test_half_closed_client_that_reads_slowly_gets_all_its_responses(self, server: SlowServer) -> None:
         transport, channel = server.connect()

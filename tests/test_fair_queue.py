@@ -1,0 +1,246 @@
+"""Fair queues: turns by client, limits, cancellation."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.task import Clock
+
+from postd.errors import ServerBusyError
+from postd.fair_queue import SITE_TURNS, TURN_MAX_S, FairQueue, FairSemaphore, FairTurns
+
+
+def take_all(queue: FairQueue[str]) -> list[str]:
+    return [queue.take() for _ in range(len(queue))]
+
+
+def network(site: int, number: int) -> str:
+    """Return an IPv6 /64 of a /48."""
+    return f"2001:db8:{site:x}:{number:x}::/64"
+
+
+def test_clients_take_turns_in_the_order_of_their_arrival() -> None:
+    queue = FairQueue[str](100)
+    for item in ("a1", "a2", "a3", "b1", "c1", "c2"):
+        assert queue.add(item[0], item) is None
+    assert take_all(queue) == ["a1", "b1", "c1", "a2", "c2", "a3"]
+
+
+def test_newcomer_waits_for_one_round_only() -> None:
+    queue = FairQueue[str](100)
+    for n in range(50):
+        queue.add("a", f"a{n}")
+    queue.take()
+    queue.add("b", "b0")
+    assert [queue.take() for _ in range(2)] == ["a1", "b0"]
+
+
+def test_networks_of_one_site_have_a_limited_number_of_turns_in_a_round() -> None:
+    queue = FairQueue[str](1000)
+    for n in range(3 * SITE_TURNS):
+        queue.add(network(1, n), f"a{n}")
+    queue.add("192.0.2.1", "b")
+    queue.add(network(2, 0), "c")
+    taken = take_all(queue)
+    assert taken[SITE_TURNS : SITE_TURNS + 2] == ["b", "c"]
+    assert [item for item in taken if item[0] == "a"] == [f"a{n}" for n in range(3 * SITE_TURNS)]
+
+
+def test_few_networks_of_a_site_have_one_turn_each_in_a_round() -> None:
+    queue = FairQueue[str](1000)
+    for item in ("a1", "a2"):
+        for n in range(3):
+            queue.add(network(1, n), f"{item}-{n}")
+    queue.add("192.0.2.1", "b")
+    assert take_all(queue) == ["a1-0", "a1-1", "a1-2", "b", "a2-0", "a2-1", "a2-2"]
+
+
+def test_full_queue_drops_the_last_item_of_the_largest_site() -> None:
+    queue = FairQueue[str](4)
+    for item in ("a1", "a2", "a3", "b1"):
+        queue.add(item[0], item)
+    assert queue.add("c", "c1") == "a3"
+    assert queue.add("a", "a4") == "a4"
+    assert queue.add("b", "b2") == "b2"  # it would have as many as the largest
+    assert take_all(queue) == ["a1", "b1", "c1", "a2"]
+
+
+def test_full_queue_of_equal_clients_refuses_the_newcomer() -> None:
+    queue = FairQueue[str](2)
+    queue.add("a", "a1")
+    queue.add("b", "b1")
+    assert queue.add("c", "c1") == "c1"
+
+
+def test_networks_of_one_site_share_their_places_in_a_full_queue() -> None:
+    queue = FairQueue[str](8)
+    for n in range(8):
+        queue.add(network(1, n), f"a{n}")
+    assert queue.add("192.0.2.1", "b") in {f"a{n}" for n in range(8)}
+    assert "b" in take_all(queue)
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=60))
+def test_nothing_is_lost_and_no_client_is_passed_over(operations: list[tuple[str, bool]]) -> None:
+    queue = FairQueue[tuple[str, int]](20)
+    there: list[tuple[str, int]] = []
+    passed_over: dict[str, int] = {}
+    for number, (client, takes) in enumerate(operations):
+        if takes and there:
+            item = queue.take()
+            there.remove(item)
+            passed_over.pop(item[0], None)
+            for other in {one for one, _ in there} - {item[0]}:
+                passed_over[other] = passed_over.get(other, 0) + 1
+                assert passed_over[other] < 6
+        else:
+            item = (client, number)
+            dropped = queue.add(client, item)
+            there.append(item)
+            if dropped is not None:
+                there.remove(dropped)
+        assert len(queue) == len(there)
+    assert sorted(queue.take() for _ in range(len(queue))) == sorted(there)
+
+
+class Work:
+    """Work that ends when a test says so; `order` has the names of what has begun."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.running: dict[str, Deferred[None]] = {}
+
+    async def run(self, semaphore: FairSemaphore, name: str, **options: Any) -> str:
+        async with semaphore.slot(name[0], **options):
+            self.order.append(name)
+            self.running[name] = Deferred()
+            await self.running[name]
+        return name
+
+    def begin(self, semaphore: FairSemaphore, name: str, **options: Any) -> Deferred[str]:
+        return Deferred.fromCoroutine(self.run(semaphore, name, **options))
+
+
+class FairSemaphoreTests:
+    def test_slots_are_limited_and_assigned_by_turns(self) -> None:
+        work, semaphore = Work(), FairSemaphore(2, max_waiting=100)
+        for name in ("a1", "a2", "a3", "a4", "b1"):
+            work.begin(semaphore, name)
+        assert work.order == ["a1", "a2"]
+        for name in ("a1", "a2", "a3"):
+            work.running[name].callback(None)
+        assert work.order == ["a1", "a2", "a3", "b1", "a4"]
+
+    def test_unwanted_work_is_not_run(self) -> None:
+        work, semaphore = Work(), FairSemaphore(1, max_waiting=100)
+        work.begin(semaphore, "a1")
+        unwanted = work.begin(semaphore, "a2", is_wanted=lambda: False)
+        work.begin(semaphore, "a3")
+        work.running["a1"].callback(None)
+        assert work.order == ["a1", "a3"]
+        assert unwanted.result.check(ServerBusyError)  # type: ignore[attr-defined]
+        unwanted.addErrback(lambda _: None)
+
+    def test_cancelled_work_leaves_the_queue(self) -> None:
+        work, semaphore = Work(), FairSemaphore(1, max_waiting=2)
+        running = work.begin(semaphore, "a1")
+        waiting = [work.begin(semaphore, name) for name in ("a2", "a3")]
+        for one in waiting:
+            one.cancel()
+            one.addErrback(lambda failure: failure.trap(CancelledError))
+        later = work.begin(semaphore, "b1")
+        running.cancel()
+        running.addErrback(lambda failure: failure.trap(CancelledError))
+        assert work.order == ["a1", "b1"]
+        work.running["b1"].callback(None)
+        assert later.result == "b1"
+
+    def test_full_queue_is_busy(self) -> None:
+        work, semaphore = Work(), FairSemaphore(1, max_waiting=1)
+        for name in ("a1", "a2"):
+            work.begin(semaphore, name)
+        refused = work.begin(semaphore, "a3")
+        assert refused.result.check(ServerBusyError)  # type: ignore[attr-defined]
+        refused.addErrback(lambda _: None)
+
+    def test_thousands_of_waiting_calls_that_fail_at_once_do_not_recur(self) -> None:
+        semaphore = FairSemaphore(1, max_waiting=5000)
+        failed: list[int] = []
+
+        async def fail(number: int) -> None:
+            async with semaphore.slot("a"):
+                failed.append(number)
+                raise ArithmeticError
+
+        work = Work()
+        work.begin(semaphore, "b")
+        for number in range(5000):
+            Deferred.fromCoroutine(fail(number)).addErrback(lambda _: None)
+        work.running["b"].callback(None)
+        assert failed == list(range(5000))
+
+
+class FairTurnsTests:
+    @pytest.fixture
+    def seconds(self, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+        """Return the time that work sees; each call of `work` takes one millisecond."""
+        now = [0.0]
+        monkeypatch.setattr("postd.fair_queue.perf_counter", lambda: now[0])
+        return now
+
+    @pytest.fixture
+    def ask(self, seconds: list[float]) -> Callable[[FairTurns, str], Deferred[None]]:
+        async def work(turns: FairTurns, name: str) -> None:
+            async with turns.turn(name[0]):
+                self.order.append(name)
+                seconds[0] += 0.001
+
+        self.order: list[str] = []
+
+        def begin(turns: FairTurns, name: str) -> Deferred[None]:
+            coroutine: Coroutine[Any, Any, None] = work(turns, name)
+            return Deferred.fromCoroutine(coroutine)
+
+        return begin
+
+    def test_work_beyond_the_time_of_a_turn_waits_for_the_next_ones(
+        self, ask: Callable[[FairTurns, str], Deferred[None]]
+    ) -> None:
+        clock = Clock()
+        turns = FairTurns(clock, max_waiting=100)
+        many = round(TURN_MAX_S / 0.001)
+        for n in range(3 * many):
+            ask(turns, f"a{n}")
+        ask(turns, "b")
+        assert self.order == [f"a{n}" for n in range(many)]
+        clock.advance(0)
+        assert self.order[many : 2 * many] == [f"a{many}", "b"]
+        for _ in range(3):
+            clock.advance(0)
+        assert len(self.order) == 3 * many + 1
+        assert not clock.getDelayedCalls()
+
+    def test_idle_turns_schedule_nothing(self, ask: Callable[[FairTurns, str], Deferred[None]]) -> None:
+        clock = Clock()
+        ask(FairTurns(clock, max_waiting=100), "a")
+        assert self.order == ["a"]
+        assert not clock.getDelayedCalls()
+
+    def test_cancelled_work_is_not_run(self, ask: Callable[[FairTurns, str], Deferred[None]]) -> None:
+        clock = Clock()
+        turns = FairTurns(clock, max_waiting=100)
+        waiting = [ask(turns, f"a{n}") for n in range(5)]
+        waiting[3].cancel()
+        waiting[3].addErrback(lambda failure: failure.trap(CancelledError))
+        for _ in range(4):
+            clock.advance(0)
+        assert self.order == ["a0", "a1", "a2", "a4"]
+
+    def test_full_queue_is_busy(self, ask: Callable[[FairTurns, str], Deferred[None]]) -> None:
+        turns = FairTurns(Clock(), max_waiting=1)
+        refused = [ask(turns, f"a{n}") for n in range(4)][-1]
+        assert refused.result.check(ServerBusyError)  # type: ignore[attr-defined]
+        refused.addErrback(lambda _: None)

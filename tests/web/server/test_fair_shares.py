@@ -1,0 +1,168 @@
+"""Shares of clients in the memory for responses and in the connections for event streams, in memory."""
+
+from collections.abc import AsyncGenerator, Iterator
+from http import HTTPStatus
+from typing import Any
+
+import pytest
+from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
+from twisted.internet.error import ConnectionLost
+from twisted.internet.task import Clock
+from twisted.python.failure import Failure
+from twisted.web.resource import Resource
+
+from postd.http.driver import respond
+from postd.http.responses import TEXT, Response, StreamedResponse, make_response, make_streamed_response
+from tests.helpers import connect, make_site
+from tests.web.server.slow_server import BUFFER_BYTES, BufferedTransport
+
+GONE = Failure(ConnectionLost())
+BODY = b"x" * (4 * BUFFER_BYTES)
+
+
+class Views(Resource):
+    """`/body` is one long body, `/bodies` a new one each time, `/short` a short one, `/stream` an event stream."""
+
+    isLeaf = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = make_response(HTTPStatus.OK, TEXT, BODY, {})
+        self.ended = 0
+
+    def render(self, request: Any) -> int:
+        return respond(request, self._view(request))
+
+    async def _view(self, request: Any) -> Response | StreamedResponse:
+        match request.path:
+            case b"/body":
+                return self.shared
+            case b"/bodies":
+                return make_response(HTTPStatus.OK, TEXT, bytes(bytearray(BODY)), {})
+            case b"/short":
+                return make_response(HTTPStatus.OK, TEXT, b"short", {})
+        return make_streamed_response(b"text/event-stream", self._stream(), {}, live=True)
+
+    async def _stream(self) -> AsyncGenerator[list[bytes]]:
+        try:
+            yield [b":\n\n"]
+            await Deferred()
+        finally:
+            self.ended += 1
+
+
+class Server:
+    def __init__(self, **limits: int) -> None:
+        self.clock = Clock()
+        self.views = Views()
+        self.site = make_site(self.views, clock=self.clock, **limits)
+        self.site.client_of = lambda request: request.getClientAddress().host
+
+    def ask(self, path: str, host: str = "192.0.2.1") -> BufferedTransport:
+        """Send a request on a new connection whose client does not read the response."""
+        transport = BufferedTransport(peerAddress=IPv4Address("TCP", host, 1))
+        transport.reading = False
+        connect(transport, self.site)
+        transport.protocol.dataReceived(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % path.encode())
+        return transport
+
+
+def end_input(transport: BufferedTransport) -> None:
+    protocol: Any = transport.protocol
+    protocol.readConnectionLost()
+
+
+def status_of(transport: BufferedTransport) -> int:
+    return int(transport.value()[9:12])
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    server = Server(response_memory_bytes=8 * 3 * len(BODY), connections=20)
+    yield server
+    for channel in list(server.site.channels):
+        channel.connectionLost()
+    assert server.site.memory.used_bytes == 0
+
+
+class MemoryTests:
+    def test_client_over_its_share_gets_503_with_retry_after(self, server: Server) -> None:
+        asked = [server.ask("/bodies") for _ in range(5)]
+        assert [status_of(one) for one in asked] == [200, 200, 200, 503, 503]
+        assert b"\r\nRetry-After: 1\r\n" in asked[3].value()
+        assert status_of(server.ask("/short")) == 200
+        assert status_of(server.ask("/bodies", "192.0.2.2")) == 200
+
+    @pytest.mark.parametrize("end", ["read", "reset"])
+    def test_memory_is_free_when_the_response_is_read_or_its_client_gone(self, server: Server, end: str) -> None:
+        asked = [server.ask("/bodies") for _ in range(3)]
+        while asked[0].connected and server.site.memory.used_bytes == 3 * len(BODY):
+            if end == "read":
+                asked[0].read()
+            else:
+                asked[0].protocol.connectionLost(GONE)
+        assert status_of(server.ask("/bodies")) == 200
+        assert status_of(server.ask("/bodies")) == 503
+
+    def test_readers_of_one_body_share_its_memory(self, server: Server) -> None:
+        assert [status_of(server.ask("/body")) for _ in range(15)] == [200] * 15
+        assert server.site.memory.used_bytes == len(BODY)
+
+    def test_head_holds_nothing(self, server: Server) -> None:
+        transport = BufferedTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 1))
+        transport.reading = False
+        connect(transport, server.site)
+        transport.protocol.dataReceived(b"HEAD /bodies HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert server.site.memory.used_bytes == 0
+
+    def test_refused_response_leaves_the_connection_open(self, server: Server) -> None:
+        for _ in range(3):
+            server.ask("/bodies")
+        refused = server.ask("/bodies")
+        refused.clear()
+        refused.protocol.dataReceived(b"GET /short HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert status_of(refused) == 200
+
+
+class StreamTests:
+    def test_client_has_half_of_the_connections_and_all_have_three_quarters(self, server: Server) -> None:
+        streams = [server.ask("/stream") for _ in range(11)]
+        assert [status_of(one) for one in streams] == [200] * 10 + [503]
+        streams.pop().protocol.connectionLost(GONE)
+        others = [server.ask("/stream", "192.0.2.2") for _ in range(6)]
+        assert [status_of(one) for one in others] == [200] * 5 + [503]
+        others.pop().protocol.connectionLost(GONE)
+        assert status_of(server.ask("/short")) == 200
+        others[0].protocol.connectionLost(GONE)
+        assert status_of(server.ask("/stream", "192.0.2.3")) == 200
+
+    def test_stream_ends_with_the_input_of_its_client(self, server: Server) -> None:
+        stream = server.ask("/stream")
+        stream.read()
+        stream.reading = True
+        end_input(stream)
+        assert not stream.connected
+        assert server.views.ended == 1
+        assert not server.site.channels
+
+    def test_stream_that_is_requested_after_the_end_of_input_ends_at_once(self, server: Server) -> None:
+        transport = BufferedTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 1))
+        connect(transport, server.site)
+        transport.protocol.dataReceived(
+            b"GET /short HTTP/1.1\r\nHost: x\r\n\r\nGET /stream HTTP/1.1\r\nHost: x\r\n\r\n"
+        )
+        end_input(transport)
+        for _ in range(5):
+            server.clock.advance(0)
+        assert not transport.connected
+        assert server.views.ended == 1
+        assert not server.site._streams  # noqa: SLF001 - nothing else shows a count that is too high
+
+    def test_other_response_outlasts_the_input_of_its_client(self, server: Server) -> None:
+        transport = server.ask("/body")
+        end_input(transport)
+        while transport.connected:
+            transport.read()
+            server.clock.advance(0)
+        assert transport.value().endswith(BODY)
