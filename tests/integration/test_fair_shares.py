@@ -164,12 +164,12 @@ def test_streams_through_a_proxy_are_limited_by_client(daemon: Daemon) -> None:
 
     with ExitStack() as closed:
         statuses: dict[int, list[int]] = {1: [], 2: []}
-        for client, count in ((1, 205), (2, 105)):
+        for client, count in ((1, 205), (2, 165)):
             for _ in range(count):
                 stream, status = open_stream(client)
                 closed.enter_context(stream)
                 statuses[client].append(status)
-        assert statuses == {1: [200] * 200 + [503] * 5, 2: [200] * 100 + [503] * 5}
+        assert statuses == {1: [200] * 200 + [503] * 5, 2: [200] * 160 + [503] * 5}
 
 
 @pytest.mark.slow

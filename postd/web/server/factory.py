@@ -213,10 +213,10 @@ class HttpFactory(Site):
     def begin_stream(self, client: str) -> None:
         """Count an event stream (`postd.web.server.interface.Site`).
 
-        A client has at most half of the connections for its streams, also behind a proxy, and all clients have three
-        quarters, so that the others stay free for requests that end.
+        A client has at most half of the connections for its streams, also behind a proxy. A tenth of all connections
+        stays free for requests that end.
         """
-        of_all, of_one = self.connections_max * 3 // 4, self.connections_max // 2
+        of_all, of_one = self.connections_max * 9 // 10, self.connections_max // 2
         if self._stream_count >= max(1, of_all) or self._streams[client] >= max(1, of_one):
             raise ServerBusyError
         self._stream_count += 1
