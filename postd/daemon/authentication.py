@@ -69,7 +69,7 @@ class Authentication:
         else:
             self.threads, self.verifier, self.throttle = previous.threads, previous.verifier, previous.throttle
         self._upkeep = Upkeep(self.users, self.verifier, store, reactor=reactor, reloaded=self._log_problems)
-        clients = PeerResolver(settings.trusted_proxies, settings.public_url)
+        clients = PeerResolver(settings.trusted_proxies, settings.public_url, settings.api.cors_origins)
         passwords = PasswordChecker(self.users, self.verifier, self.throttle, store=store)
         parts: dict[str, SchemeParts] = {}
         self.background: dict[str, Background] = {}

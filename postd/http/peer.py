@@ -5,7 +5,7 @@ Settings: `trusted_proxies`, `public_url` (reference: Settings).
 
 import ipaddress
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -36,12 +36,16 @@ class PeerResolver:
         trusted_proxies: addresses, networks, or `"unix"`, whose `X-Forwarded-For`, `X-Forwarded-Proto` and
             `Client-Cert` are used.
         public_url: this server's origin as clients see it; empty to derive it from each request.
+        named_origins: the origins whose pages may write with passwords (`refuse_cross_site`); `"*"` names none.
     """
 
     _log = Logger()
 
-    def __init__(self, trusted_proxies: Sequence[str] = (), public_url: str = "") -> None:
+    def __init__(
+        self, trusted_proxies: Sequence[str] = (), public_url: str = "", named_origins: Collection[str] = ()
+    ) -> None:
         self._trusted = trusted_proxies
+        self._named_origins = frozenset(named_origins) - {"*"}
         self._networks = [ipaddress.ip_network(proxy) for proxy in trusted_proxies if proxy != UNIX]
         self._trusts_unix = UNIX in trusted_proxies
         self.public_url = public_url
@@ -51,7 +55,7 @@ class PeerResolver:
 
     def without_public_url(self) -> "PeerResolver":
         """Return one with the same proxies, for requests to other servers than this one."""
-        return PeerResolver(self._trusted)
+        return PeerResolver(self._trusted, named_origins=self._named_origins)
 
     def address(self, request: Request) -> str:
         """Return the client's IP address, or `UNIX`: the last address that is not a trusted proxy's."""
@@ -134,8 +138,12 @@ class PeerResolver:
             authority = _authority(request.getHost())
         return f"{'https' if self.is_secure(request) else 'http'}://{authority}"
 
-    def refuse_cross_site(self, request: Request) -> None:
+    def refuse_cross_site(self, request: Request, *, except_named: bool = False) -> None:
         """Refuse cross-site requests of browsers (reference: Form login).
+
+        Args:
+            request: the request.
+            except_named: whether pages of the named origins may send it.
 
         Raises:
             Problem: 403, the request is cross-site.
@@ -147,13 +155,20 @@ class PeerResolver:
             foreign = site not in ([b"same-origin"], [b"none"])
         else:
             foreign = origin is not None and not self._is_same_origin(origin, fields.get(b"Host", [b""])[0])
-        if foreign:
+        if foreign and not (except_named and origin is not None and self._is_named(origin)):
             raise Problem(403, "A page of another site sent this request.")
 
-    def refuse_cross_site_write(self, request: Request) -> None:
-        """As `refuse_cross_site`, for unsafe methods only."""
-        if request.method not in SAFE_METHODS:
-            self.refuse_cross_site(request)
+    def refuse_cross_site_write(self, request: Request, *, except_named: bool = False) -> None:
+        """As `refuse_cross_site`, for unsafe methods and WebSocket handshakes only.
+
+        A handshake is a GET, but a page of any site may open a WebSocket, and read and write (RFC 6455 §10.2). Some
+        proxies do not pass `Upgrade` on, and HTTP/2 has none: `Sec-WebSocket-Version` is in every handshake.
+        """
+        if request.method not in SAFE_METHODS or _is_websocket(request):
+            self.refuse_cross_site(request, except_named=except_named)
+
+    def _is_named(self, origin: Sequence[bytes]) -> bool:
+        return len(origin) == 1 and origin[0].decode("latin-1") in self._named_origins
 
     def _is_same_origin(self, origin: Sequence[bytes], host: bytes) -> bool:
         if self.public_url:
@@ -176,6 +191,13 @@ class PeerResolver:
                 "{peer} is not in trusted_proxies: its X-Forwarded-For, X-Forwarded-Proto and Client-Cert are ignored",
                 peer=peer,
             )
+
+
+def _is_websocket(request: Request) -> bool:
+    fields = request.fields
+    if b"Sec-Websocket-Version" in fields:  # the canonical spelling of `Headers`
+        return True
+    return b"Upgrade" in fields and any(b"websocket" in value.lower() for value in fields[b"Upgrade"])
 
 
 def _peer(request: Request) -> str:

@@ -12,6 +12,7 @@ class BasicCredentialFactory:
     """`postd.protect.guard.CredentialFactory` of Basic."""
 
     scheme = b"basic"
+    ambient = True
 
     def __init__(self, realm: str, clients: PeerResolver) -> None:
         self._challenge = f'Basic realm="{realm}"'.encode("ascii")

@@ -96,6 +96,7 @@ class BearerCredentialFactory:
     """
 
     scheme = b"bearer"
+    ambient = False
     _name = "Bearer"
     _parameters: Mapping[str, str] = {}
 

@@ -10,6 +10,7 @@ from zope.interface import implementer
 from postd.auth.credentials import Refused
 from postd.errors import StoreUnavailableError
 from postd.http.errors import Problem
+from postd.http.peer import PeerResolver
 from postd.http.stock_request import adapt
 from postd.protect.guard import CredentialFactory
 from postd.protocol.challenge import decode_challenges
@@ -23,8 +24,9 @@ class StockCredentialFactory:
     the guard answers 400; docs/how-to/protect.md lists all differences.
     """
 
-    def __init__(self, factory: CredentialFactory) -> None:
+    def __init__(self, factory: CredentialFactory, clients: PeerResolver) -> None:
         self._factory = factory
+        self._clients = clients
         self.scheme = factory.scheme
 
     def getChallenge(self, request: Any) -> Mapping[str, str]:
@@ -45,9 +47,12 @@ class StockCredentialFactory:
         """Return the credentials in a field `Authorization`.
 
         Raises:
-            Refused: they are malformed, or for another request.
+            Refused: they are malformed, for another request, or a browser has sent them with a cross-site write.
         """
+        adapted = adapt(request)
         try:
-            return self._factory.decode(response, adapt(request))
+            if self._factory.ambient:
+                self._clients.refuse_cross_site_write(adapted)
+            return self._factory.decode(response, adapted)
         except Problem as problem:
             raise Refused(problem.detail) from None

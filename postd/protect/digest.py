@@ -22,6 +22,7 @@ class DigestCredentialFactory:
     """
 
     scheme = b"digest"
+    ambient = True
     _log = Logger()
 
     def __init__(self, realm: str, algorithms: Sequence[str], nonces: NonceRegistry, clients: PeerResolver) -> None:

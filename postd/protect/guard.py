@@ -75,6 +75,13 @@ class CredentialFactory(Protocol):
     def scheme(self) -> bytes:
         """The scheme's name, in lower case."""
 
+    @property
+    def ambient(self) -> bool:
+        """Whether browsers send its credentials by themselves; then cross-site writes are refused (CSRF).
+
+        Pages of named origins may write, because a page can have set the field itself (`PeerResolver`).
+        """
+
     async def challenges(self, refusal: Refused | None, request: Request) -> Sequence[bytes]:
         """Return the values of `WWW-Authenticate`, one for each field line.
 
@@ -167,7 +174,6 @@ class Guard(AuthSessionWrapper):
         self._sign_in = portal.sign_in
         self._by_scheme = {factory.scheme: factory for factory in factories}
         self._readers = readers
-        self._ambient = any(reader.ambient for reader in readers)
         self._advice = _advise(self._by_scheme, readers)
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
@@ -181,22 +187,23 @@ class Guard(AuthSessionWrapper):
         """Return the protected resource, or a challenge."""
         if is_preflight(request):
             return _PREFLIGHT
-        if self._ambient:
-            self._clients.refuse_cross_site_write(request)
         name, response = _split_authorization(request)
         factory = self._by_scheme.get(name)
-        scheme, credentials = "", None
+        scheme, credentials, ambient = "", None, False
         try:
             if factory is not None:
                 scheme = name.decode("ascii")
+                ambient = factory.ambient
                 credentials = self._read(scheme, partial(factory.decode, response), request)
             else:
                 for reader in self._readers:
-                    scheme = reader.scheme
+                    scheme, ambient = reader.scheme, reader.ambient
                     credentials = self._read(scheme, reader.read, request)
                     if credentials is not None:
                         break
             if credentials is not None:
+                if ambient:
+                    self._clients.refuse_cross_site_write(request, except_named=factory is not None)
                 above = request.authentication  # of a guard above this one
                 request.authentication = AuthenticationResult(scheme, None)  # for the log, if the client disconnects
                 identity, avatar = await self._admit(scheme, credentials, above)

@@ -172,7 +172,7 @@ class Protection:
             self._readers["session"] = SessionReader(self._realm, self._sign_in)
         self.portal: CoroutinePortal = _Portal(checkers, self._check_running)
         self.factories: Mapping[str, ICredentialFactory] = {
-            factory.scheme.decode("ascii"): StockCredentialFactory(factory)
+            factory.scheme.decode("ascii"): StockCredentialFactory(factory, self._clients)
             for make in self._makers.values()
             for factory in make(ProtectedResource(self._clients))
         }

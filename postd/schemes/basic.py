@@ -3,6 +3,7 @@
 from postd.protect.basic import BasicCredentialFactory
 from postd.schemes.interface import Context, Scheme
 from postd.web.access import ClientCode, SchemeDescription, SchemeParts
+from postd.web.openapi.components import CROSS_SITE
 
 _CODE = ClientCode('auth=("alice", getpass())', imports=("from getpass import getpass",))
 
@@ -15,6 +16,7 @@ class BasicScheme(Scheme):
         httpx=_CODE,
         treq=_CODE,
         errors=((429, "Too many failed logins."), (503, "Credentials cannot be checked now.")),
+        write_errors=((403, CROSS_SITE),),
     )
     uses_accounts = True
 

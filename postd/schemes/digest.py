@@ -9,6 +9,7 @@ from postd.protect.guard import ProtectedResource
 from postd.schemes.interface import Context, Scheme
 from postd.settings.schema import Settings
 from postd.web.access import ClientCode, SchemeDescription, SchemeParts
+from postd.web.openapi.components import CROSS_SITE
 
 _IMPORTS = ("from getpass import getpass",)
 
@@ -31,6 +32,7 @@ class DigestScheme(Scheme):
             ("from postd.client import AuthClient, Digest",),
         ),
         errors=((429, "Too many failed logins."),),
+        write_errors=((403, CROSS_SITE),),
         headers=("Authentication-Info",),
     )
     uses_accounts = True

@@ -403,3 +403,22 @@ class CrossSiteTests:
     def test_cross_site_read_is_allowed(self, method: bytes) -> None:
         """Links from other sites work; the other site cannot read the response."""
         assert ask(PeerResolver(), "Sec-Fetch-Site: cross-site", "Origin: null", method=method).write_refused is False
+
+    @pytest.mark.parametrize(
+        ("fields", "is_handshake"),
+        [
+            (["Upgrade: websocket"], True),
+            (["Upgrade: WebSocket"], True),
+            (["Upgrade: h2c, websocket/13"], True),
+            (["Upgrade: h2c", "Upgrade: websocket"], True),
+            (["Sec-WebSocket-Version: 13"], True),
+            (["sec-websocket-version: 13"], True),
+            (["Upgrade: h2c"], False),
+            (["Upgrade:"], False),
+            (["Connection: websocket"], False),
+        ],
+    )
+    def test_websocket_handshake_counts_as_a_write(self, fields: list[str], *, is_handshake: bool) -> None:
+        assert ask(PeerResolver(), "Origin: null", *fields, method=b"GET").write_refused is is_handshake
+        assert ask(PeerResolver(), "Origin: https://posts.example", *fields, method=b"GET").write_refused is False
+        assert ask(PeerResolver(), *fields, method=b"GET").write_refused is False

@@ -125,6 +125,9 @@ REQUESTS: dict[str, Callable[[Target], bytes]] = {
         encoded=lambda encoded: encoded[:4] + b"!" + encoded[4:]
     ),
     "Basic, a control character in the name": lambda to: to.send(right_basic(CONTROL_NAME)),
+    "Basic, a WebSocket handshake of another origin": lambda to: to.send(
+        right_basic(), "Upgrade: websocket", "Sec-WebSocket-Version: 13", "Origin: http://evil.example"
+    ),
     "Basic, the 11th wrong password": fail_often,
     "Digest, MD5": lambda to: to.send(to.digest()),
     "Digest, SHA-256": lambda to: to.send(to.digest(algorithm="SHA-256")),

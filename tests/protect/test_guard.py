@@ -596,23 +596,6 @@ class RuleTests:
         assert ask(api, "GET", "/all", headers={**cookie, **basic(password="wrong")}).status == 401
         check_authenticated(ask(api, "GET", "/all", headers={**cookie, "Authorization": "Bearer x"}), "bob")
 
-    def test_cross_site_write_with_a_session_is_refused(self, make: Callable[..., InMemoryApi]) -> None:
-        api = make('[api]\nread = ["session"]\nwrite = ["session", "basic"]')
-        cookie = log_in(api)
-        for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://evil"}):
-            for more in (cookie, basic(), {}):
-                answer = ask(api, "POST", "/post", BODY, {**JSON, **headers, **more})
-                check_problem(answer, 403)
-                check_without_challenge(answer, 403)
-        assert ask(api, "GET", "/post", headers={**cookie, "Sec-Fetch-Site": "cross-site"}).body == b"[]\n"
-        for headers in ({"Sec-Fetch-Site": "same-origin"}, {"Origin": "http://localhost"}, {}):
-            assert ask(api, "POST", "/post", BODY, {**JSON, **headers, **cookie}).status == 201
-
-    def test_cross_site_write_is_allowed_where_no_session_is_accepted(self, make: Callable[..., InMemoryApi]) -> None:
-        api = make('[api]\nwrite = ["basic"]')
-        headers = {**JSON, **basic(), "Sec-Fetch-Site": "cross-site"}
-        assert ask(api, "POST", "/post", BODY, headers).status == 201
-
 
 class ApiRuleTests:
     def test_api_is_open_by_default(self, make: Callable[..., InMemoryApi]) -> None:

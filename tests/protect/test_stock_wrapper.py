@@ -1,5 +1,6 @@
 """Factories and checkers of `Protection` in stock `twisted.web.guard`, and protected parts of a Klein application."""
 
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,17 @@ def test_credentials_for_another_url_fail_as_a_login_does(tmp_path: Path) -> Non
     request.method, request.uri, request.path = b"GET", b"/private", b"/private"
     with pytest.raises(LoginFailed, match="uri"):
         factory.decode(sent % (b"0" * 32), request)
+
+
+def test_cross_site_write_fails_as_a_login_does(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text(account("alice"))
+    factory = Protection(REACTOR, users=tmp_path / "users").factories["basic"]
+    request = Request(DummyChannel())
+    request.method, request.uri, request.path = b"POST", b"/private", b"/private"
+    factory.decode(b64encode(b"alice:x"), request)
+    request.requestHeaders.setRawHeaders(b"Origin", [b"http://evil.example"])
+    with pytest.raises(LoginFailed, match="another site"):
+        factory.decode(b64encode(b"alice:x"), request)
 
 
 @ensureDeferred

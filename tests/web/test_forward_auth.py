@@ -437,6 +437,38 @@ class SessionTests:
     ) -> None:
         for own in ("GET", "POST"):
             assert judge(api, forwarded(method), session, fields, page="/gate/people", method=own).status == status
+            assert judge(api, forwarded(method), basic(), fields, method=own).status == status
+            assert judge(api, forwarded(method), bearer(MINT.token()), fields, method=own).status == 200
+
+    @pytest.mark.parametrize("describe", [forwarded, original])
+    @pytest.mark.parametrize(
+        ("method", "handshake"),
+        [
+            ("GET", {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}),
+            ("GET", {"Sec-WebSocket-Version": "13"}),  # Traefik and nginx do not pass Upgrade on by themselves
+            ("CONNECT", {"Sec-WebSocket-Version": "13"}),  # the extended CONNECT of HTTP/2
+            ("CONNECT", {}),
+        ],
+    )
+    def test_websocket_handshake_is_judged_by_the_described_origin(
+        self, api: InMemoryApi, session: Fields, describe: Callable[..., Fields], method: str, handshake: Fields
+    ) -> None:
+        for fields, status in (
+            ({"Origin": "https://app.example"}, 200),
+            ({}, 200),
+            ({"Origin": "https://blog.example", "Sec-Fetch-Site": "same-site"}, 403),
+            ({"Origin": "https://app.example:8443"}, 403),
+            ({"Origin": "https://posts.example"}, 403),
+            ({"Origin": "null"}, 403),
+        ):
+            assert judge(api, describe(method), session, handshake, fields, page="/gate/people").status == status
+            assert judge(api, describe(method), basic(), handshake, fields).status == status
+            assert judge(api, describe(method), bearer(MINT.token()), handshake, fields).status == 200
+
+    def test_named_origin_may_write_with_a_password(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make(SETTINGS.replace(ISSUERS, "") + '[api]\ncors_origins = ["https://editor.example"]\n')
+        for origin, status in (("https://editor.example", 200), ("https://evil.example", 403)):
+            assert judge(api, forwarded("POST"), basic(), {"Origin": origin}).status == status
 
     @pytest.mark.parametrize(
         ("uri", "location"),

@@ -18,6 +18,7 @@ from postd.web import compression
 from postd.web.openapi import document as documents
 from tests.helpers import InMemoryApi, Response, forget_own
 from tests.protect.test_bearer import ISSUERS
+from tests.protect.test_guard import log_in
 from tests.web.clients import basic
 from tests.web.test_posts import JSON, check_problem, post_body
 from tests.web.wire import FORM, ask
@@ -287,7 +288,7 @@ class ResponseTests:
             ("GET", "/post", "/post", {"headers": basic()}, 200),
             ("GET", "/post", "/post", {"headers": basic("bob", "wrong")}, 401),
             ("GET", "/post", "/post", {"headers": basic("bob", "wrong")}, 429),
-            ("POST", "/post", "/post", {"headers": {"Sec-Fetch-Site": "cross-site"}}, 403),
+            ("POST", "/post", "/post", {"headers": {**log_in(api), "Sec-Fetch-Site": "cross-site"}}, 403),
             ("DELETE", "/post/1", "/post/{id}", {}, 401),
             ("GET", metadata, metadata, {}, 200),
         ]:
