@@ -11,7 +11,7 @@ from postd.auth.identity import Identity
 from postd.errors import StoreUnavailableError
 from postd.model import Session
 from postd.protocol.session import hash_session_id, make_session, make_session_id, renewal
-from postd.store.interface import LoginStore
+from postd.store.interface import SESSIONS_OF_USER_MAX, LoginStore
 
 _CANDIDATES_MAX = 32
 """How many session identifiers a request may have: a browser sends one, unless a neighboring site has set others."""
@@ -33,20 +33,29 @@ class Sessions:
         users: the fingerprints of the accounts.
         idle_s: how long a session lasts without being used, in seconds.
         lifetime_s: how long it lasts at most, in seconds.
+        max_per_account: how many sessions an account may have; the oldest ends.
         now: the clock, in seconds since the epoch.
     """
 
-    def __init__(
-        self, store: LoginStore, users: Fingerprints, *, idle_s: float, lifetime_s: float, now: Callable[[], float]
+    def __init__(  # noqa: PLR0913 - all but two by name
+        self,
+        store: LoginStore,
+        users: Fingerprints,
+        *,
+        idle_s: float,
+        lifetime_s: float,
+        now: Callable[[], float],
+        max_per_account: int = SESSIONS_OF_USER_MAX,
     ) -> None:
         self._store = store
         self._users = users
         self._idle_s = idle_s
         self._lifetime_s = lifetime_s
         self._now = now
+        self._max_per_account = max_per_account
 
     async def begin(self, username: str, *, in_place_of: Collection[bytes]) -> str:
-        """Begin a session and return its identifier; the client's earlier sessions end.
+        """Begin a session and return its identifier; the sessions `in_place_of` and the oldest above the limit end.
 
         Raises:
             Refused: the user was removed since the password was verified.
@@ -59,7 +68,8 @@ class Sessions:
         session_id = make_session_id()
         id_hash = hash_session_id(session_id)
         assert id_hash is not None
-        await self._store.add_session(id_hash, make_session(username, fingerprint, **times), in_place_of=in_place_of)
+        session = make_session(username, fingerprint, **times)
+        await self._store.add_session(id_hash, session, in_place_of=in_place_of, max_of_user=self._max_per_account)
         return session_id
 
     async def user_of(self, id_hash: bytes) -> str | None:

@@ -42,6 +42,7 @@ class SessionScheme(Scheme):
             idle_s=settings.session.idle_s,
             lifetime_s=settings.session.lifetime_s,
             now=context.reactor.seconds,
+            max_per_account=settings.session.max_per_account,
         )
 
         def make_views(portal: CoroutinePortal, _resources: Sequence[ProtectedResource]) -> Sequence[Views]:

@@ -294,7 +294,13 @@ _SCHEMES = ", ".join(f'"{scheme}"' for scheme in SCHEMES)
 
 
 _TABLES = ("api", "session", "digest", "throttle", "limits", "tls", "admin", "log")
-_COUNTS = ("throttle.failures", "throttle.address_failures", "throttle.account_failures", "limits.connections")
+_COUNTS = (
+    "session.max_per_account",
+    "throttle.failures",
+    "throttle.address_failures",
+    "throttle.account_failures",
+    "limits.connections",
+)
 
 ALLOWED = {
     **{name: f"a table, [{name}]" for name in _TABLES},

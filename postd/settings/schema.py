@@ -30,6 +30,9 @@ Rule = Annotated[tuple[Permission, ...], Meta(min_length=1)]
 """The schemes that give access; `open` needs no credentials."""
 
 
+Count = Annotated[int, Meta(ge=1, le=1_000_000)]
+
+
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     """`[limits]`: the size and time of requests, the number of connections, and the memory of responses."""
 
@@ -37,7 +40,7 @@ class Limits(Struct, frozen=True, forbid_unknown_fields=True):
     header_s: Seconds = field(default=Seconds(10), name="header_time")
     body_s: Seconds = field(default=Seconds(30), name="body_time")
     idle_s: Seconds = field(default=Seconds(60), name="idle_time")
-    connections: Annotated[int, Meta(ge=1, le=1_000_000)] = 10_000
+    connections: Count = 10_000
     response_memory_bytes: ByteCount = field(default=ByteCount(256 * 1024 * 1024), name="response_memory")
 
 
@@ -95,11 +98,12 @@ class Page(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[session]`: the lifetime of a session, and the `Secure` attribute of its cookie."""
+    """`[session]`: the lifetime and number of sessions, and the `Secure` attribute of their cookie."""
 
     idle_s: Seconds = field(default=Seconds(30 * 60), name="idle")
     lifetime_s: Seconds = field(default=Seconds(12 * 3600), name="lifetime")
     secure: Literal["auto", "always", "never"] = "auto"
+    max_per_account: Count = 100
 
 
 class DigestSettings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,9 +146,6 @@ class BearerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def accepted_claims(self) -> dict[str, tuple[Scalar, ...]]:
         return {name: value if isinstance(value, tuple) else (value,) for name, value in self.required_claims.items()}
-
-
-Count = Annotated[int, Meta(ge=1, le=1_000_000)]
 
 
 class ThrottleSettings(Struct, frozen=True, forbid_unknown_fields=True):

@@ -42,6 +42,9 @@ KEY_BYTES = 32
 NONCE_COUNTS_KEPT_S = 60
 """How long the counts of a nonce are kept after it expires: a node with a slow clock still accepts it."""
 
+SESSIONS_OF_USER_MAX = 100
+"""The default limit on the sessions of a user."""
+
 
 FailureKeys = tuple[bytes, ...]
 """The keys, all different, for which a failed login attempt is counted."""
@@ -197,8 +200,23 @@ class LoginStore(Protocol):
                 that of an earlier use.
         """
 
-    async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
-        """Store a session under a hash of its identifier, and end the sessions that it replaces."""
+    async def add_session(
+        self,
+        id_hash: bytes,
+        session: Session,
+        *,
+        in_place_of: Collection[bytes] = (),
+        max_of_user: int = SESSIONS_OF_USER_MAX,
+    ) -> None:
+        """Store a session under a hash of its identifier, in one step for all workers and nodes.
+
+        Args:
+            id_hash: the hash.
+            session: the session.
+            in_place_of: the hashes of sessions that it replaces; they end.
+            max_of_user: the number of sessions that its user may have, this one included. The oldest others end,
+                expired ones first.
+        """
 
     async def get_session(self, id_hash: bytes) -> Session | None:
         """Return a session, None if there is none; an expired one may or may not be returned."""

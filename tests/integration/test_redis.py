@@ -15,7 +15,7 @@ from postd.auth.user_file import make_account, set_account
 from tests.helpers import PATIENCE_S
 from tests.integration.daemon import FREE_PORT, Daemon, run_postd
 from tests.integration.forking import run
-from tests.integration.logins import POSTD, DigestUser, see_home, sign_in
+from tests.integration.logins import POSTD, DigestUser, see_home, sign_in, sign_in_at_once
 from tests.integration.test_daemon import check_refused
 from tests.redis_server import RedisServer, free_port
 
@@ -98,6 +98,13 @@ def test_session_is_shared_by_all_nodes(nodes: tuple[Daemon, Daemon]) -> None:
     signed_out = httpx.post(f"{other.url}/logout", headers={"Cookie": f"session={session}"})
     assert signed_out.status_code == 302
     assert see_home(one, session).status_code == 302
+
+
+def test_limit_of_sessions_is_that_of_all_nodes(nodes: tuple[Daemon, Daemon]) -> None:
+    live = sign_in_at_once(nodes, "dave", USERS["dave"], 130)
+    assert len(live) == 100
+    assert see_home(nodes[0], sign_in(nodes[1], "dave", USERS["dave"]).cookies["session"]).status_code == 200
+    assert [see_home(nodes[1], session).status_code for session in live].count(200) == 99
 
 
 def test_nonce_count_is_valid_once_on_all_nodes(nodes: tuple[Daemon, Daemon]) -> None:

@@ -29,7 +29,7 @@ from tests.integration.daemon import (
     run_postd,
     wait_for_end,
 )
-from tests.integration.logins import DigestUser, is_stale, run_postd_user, sign_in
+from tests.integration.logins import DigestUser, is_stale, run_postd_user, sign_in, sign_in_at_once
 from tests.integration.test_crash import Writer, check_refused
 
 TWO = ("--workers", "2")
@@ -122,6 +122,15 @@ def test_session_is_shared_by_all_workers(daemon: Daemon) -> None:
         assert second.post("/logout", headers=session).status_code == 302
         for client in (first, second):
             assert client.get("/home", headers=session).headers["Location"] == "/"
+
+
+def test_limit_of_sessions_is_that_of_all_workers(daemon: Daemon) -> None:
+    live = sign_in_at_once([daemon], "alice", PASSWORD, 130)
+    assert len(live) == 100
+    with clients_of_each(daemon) as clients:
+        for client in clients:
+            statuses = [client.get("/home", headers={"Cookie": f"session={one}"}).status_code for one in live]
+            assert statuses == [200] * 100
 
 
 def test_nonce_count_is_valid_once_on_all_workers(daemon: Daemon) -> None:

@@ -500,6 +500,30 @@ class FixationTests:
         assert is_signed_in(api, here)
         assert is_signed_in(api, there)
 
+    def test_account_has_at_most_a_hundred_sessions(self, unthrottled_api: InMemoryApi) -> None:
+        api = unthrottled_api
+        first, second = sign_in(api), sign_in(api)
+        bob = sign_in(api, {"username": "bob", "password": "p:w"})
+        api.clock.advance(1)
+        for _ in range(98):
+            sign_in(api)
+        assert is_signed_in(api, first)
+        assert is_signed_in(api, second)
+        api.clock.advance(1)
+        newest = sign_in(api)
+        assert [is_signed_in(api, one) for one in (first, second)].count(True) == 1
+        assert is_signed_in(api, newest)
+        assert is_signed_in(api, bob)
+
+    @pytest.mark.postd_front("whose limit can be set")
+    def test_setting_limits_the_sessions_of_an_account(self, make_api: MakeApi) -> None:
+        api = make_api("[session]\nmax_per_account = 2")
+        sessions = []
+        for _ in range(4):
+            sessions.append(sign_in(api))
+            api.clock.advance(1)
+        assert [is_signed_in(api, one) for one in sessions] == [False, False, True, True]
+
     def test_failed_login_keeps_the_session(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
         check_refused(send_form(api, {"username": "alice", "password": "x"}, headers=with_cookie(session_id)))

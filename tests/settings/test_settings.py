@@ -108,7 +108,7 @@ def test_defaults(folder: Path) -> None:
             Page(PagePath("/basic"), schemes("basic"), "", ()),
             Page(PagePath("/digest"), schemes("digest"), "", ()),
         ),
-        session=SessionSettings(idle_s=Seconds(1800), lifetime_s=Seconds(43200), secure="auto"),
+        session=SessionSettings(idle_s=Seconds(1800), lifetime_s=Seconds(43200), secure="auto", max_per_account=100),
         digest=DigestSettings(algorithms=("MD5",), nonce_lifetime_s=Seconds(300)),
         bearer=(),
         throttle=ThrottleSettings(failures=10, address_failures=50, account_failures=100, window_s=Seconds(300)),

@@ -834,6 +834,41 @@ class LoginStoreContract:
         assert found == [False, True, False, True, True]
 
     @ensureDeferred
+    async def test_oldest_session_of_a_user_ends_above_the_limit(self, store: LoginStore) -> None:
+        await store.add_session(id_hash_of(50), make_session("bob", created=NOW - 100))
+        for number, created in enumerate([3, 1, 2, 4, 5]):
+            await store.add_session(id_hash_of(number), make_session(created=NOW + created), max_of_user=3)
+        left = [session.created - NOW for session in await store.list_sessions()]
+        assert left == [-100, 3, 4, 5]
+        for number in (1, 2):
+            assert await store.get_session(id_hash_of(number)) is None
+        # The new one stays, even by a clock that is behind.
+        await store.add_session(id_hash_of(9), make_session(created=NOW), max_of_user=3)
+        assert [session.created - NOW for session in await store.list_sessions()] == [-100, 0, 4, 5]
+        # A replaced one has made room, and a lower limit ends several.
+        await store.add_session(
+            id_hash_of(10), make_session(created=NOW + 6), in_place_of=[id_hash_of(4)], max_of_user=3
+        )
+        assert [session.created - NOW for session in await store.list_sessions()] == [-100, 0, 4, 6]
+        await store.add_session(id_hash_of(11), make_session(created=NOW + 7), max_of_user=1)
+        assert [session.created - NOW for session in await store.list_sessions()] == [-100, 7]
+
+    @ensureDeferred
+    async def test_expired_session_ends_before_older_ones(self, store: LoginStore) -> None:
+        for number, expires in enumerate([NOW + 500, NOW + 40, NOW + 500]):
+            session = Session("alice", b"", NOW + number, NOW + number, expires, NOW + 500)
+            await store.add_session(id_hash_of(number), session)
+        await store.add_session(id_hash_of(3), make_session(created=NOW + 40), max_of_user=3)
+        assert [session.created - NOW for session in await store.list_sessions()] == [0, 2, 40]
+
+    @ensureDeferred
+    async def test_user_has_a_hundred_sessions_by_default(self, store: LoginStore) -> None:
+        for number in range(103):
+            await store.add_session(id_hash_of(number), make_session(created=NOW + number))
+        sessions = await store.list_sessions()
+        assert (len(sessions), sessions[0].created) == (100, NOW + 3)
+
+    @ensureDeferred
     async def test_session_is_renewed(self, store: LoginStore) -> None:
         for number in (1, 2):
             await store.add_session(id_hash_of(number), make_session())
@@ -1108,6 +1143,21 @@ class LastingLoginStoreContract(LoginStoreContract):
                 assert counted == await store.count_failures(KEYS, now=NOW)
         both = [started(store.use_nonce(b"raced", count, expires=NOW)) for count in range(20) for store in stores]
         assert (await gatherResults(both)).count(True) == 20
+        await here.stop()
+        await there.stop()
+
+    @ensureDeferred
+    async def test_stores_on_one_place_limit_sessions_together(self, make_store: MakeLoginStore) -> None:
+        stores = here, there = await open_store(make_store), await open_store(make_store)
+        adding = [
+            started(stores[n % 2].add_session(id_hash_of(n), make_session(created=NOW + n % 7), max_of_user=10))
+            for n in range(60)
+        ]
+        await gatherResults(adding)
+        for store in stores:
+            assert len(await store.list_sessions()) == 10
+            found = [await store.get_session(id_hash_of(n)) is not None for n in range(60)]
+            assert found.count(True) == 10
         await here.stop()
         await there.stop()
 

@@ -16,6 +16,7 @@ from postd.model import Session
 from postd.store.interface import (
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
+    SESSIONS_OF_USER_MAX,
     FailureKeys,
     Failures,
     OperationObserver,
@@ -117,10 +118,22 @@ class MemoryLogins:
         self._nonce_expiries.set(nonce, expires)
         return True
 
-    async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
+    async def add_session(
+        self,
+        id_hash: bytes,
+        session: Session,
+        *,
+        in_place_of: Collection[bytes] = (),
+        max_of_user: int = SESSIONS_OF_USER_MAX,
+    ) -> None:
         self._begin("write")
         for old in (*in_place_of, id_hash):
             self._end_session(old)
+        others = self._sessions_of.get(session.username, ())
+        if len(others) >= max_of_user:
+            oldest_first = sorted(others, key=lambda old: self._age(old, session.created))
+            for old in oldest_first[: len(others) + 1 - max_of_user]:
+                self._end_session(old)
         self._sessions[id_hash] = session
         self._sessions_of.setdefault(session.username, set()).add(id_hash)
         self._session_expiries.set(id_hash, session.expires)
@@ -228,6 +241,11 @@ class MemoryLogins:
         self.observer(operation, 0.0, failed=bool(self._why_closed))
         if self._why_closed:
             raise StoreUnavailableError(self._why_closed)
+
+    def _age(self, id_hash: bytes, now: float) -> float:
+        """Return when a session was created; 0 if it has expired."""
+        session = self._sessions[id_hash]
+        return session.created if session.expires > now else 0
 
     def _end_session(self, id_hash: bytes) -> bool:
         """End a session; return whether there was one."""

@@ -10,7 +10,14 @@ from itertools import chain
 from typing import Any
 
 from postd.model import Session
-from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Reservation
+from postd.store.interface import (
+    KEY_BYTES,
+    NONCE_COUNTS_KEPT_S,
+    SESSIONS_OF_USER_MAX,
+    FailureKeys,
+    Failures,
+    Reservation,
+)
 from postd.store.part import StorePart
 from postd.store.redis.database import RedisDatabase
 from postd.store.redis.scripts import KEYS, Script, load_script
@@ -55,10 +62,18 @@ class RedisLogins(StorePart[RedisDatabase]):
         first: bool = await self._write(_USE_NONCE, nonce.hex(), count, repr(expires)) == 1
         return first
 
-    async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
+    async def add_session(
+        self,
+        id_hash: bytes,
+        session: Session,
+        *,
+        in_place_of: Collection[bytes] = (),
+        max_of_user: int = SESSIONS_OF_USER_MAX,
+    ) -> None:
         times = (repr(time) for time in (session.created, session.seen, session.expires, session.ends))
         ending = (old.hex() for old in in_place_of)
-        await self._write(_ADD_SESSION, id_hash.hex(), session.username, session.fingerprint.hex(), *times, *ending)
+        stored = (id_hash.hex(), session.username, session.fingerprint.hex(), *times)
+        await self._write(_ADD_SESSION, *stored, max_of_user, *ending)
 
     async def get_session(self, id_hash: bytes) -> Session | None:
         return _decode_session(await self._read_command("HMGET", KEYS["SESSION"] + id_hash.hex(), *_SESSION_FIELDS))

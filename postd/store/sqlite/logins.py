@@ -8,13 +8,26 @@ from typing import Any
 import msgspec
 
 from postd.model import Session
-from postd.store.interface import KEY_BYTES, NONCE_COUNTS_KEPT_S, FailureKeys, Failures, Reservation
+from postd.store.interface import (
+    KEY_BYTES,
+    NONCE_COUNTS_KEPT_S,
+    SESSIONS_OF_USER_MAX,
+    FailureKeys,
+    Failures,
+    Reservation,
+)
 from postd.store.part import StorePart
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
 
 _KEPT_S = {"session": 0, "failure": 0, "idempotency_key": 0, "nonce_count": NONCE_COUNTS_KEPT_S}
 """The tables whose rows expire, and how long they are kept beyond that, in seconds."""
+
+_END_OLDEST = """
+DELETE FROM session WHERE id_hash IN (
+    SELECT id_hash FROM session WHERE username = ? ORDER BY expires > ? DESC, created DESC LIMIT -1 OFFSET ?
+)
+"""
 
 
 class SqliteLogins(StorePart[SqliteDatabase]):
@@ -51,9 +64,17 @@ class SqliteLogins(StorePart[SqliteDatabase]):
         insert = InsertRow("INSERT INTO nonce_count", (expires, nonce, count))
         return bool(await self._write(insert, synced=False, changes=()))
 
-    async def add_session(self, id_hash: bytes, session: Session, *, in_place_of: Collection[bytes] = ()) -> None:
+    async def add_session(
+        self,
+        id_hash: bytes,
+        session: Session,
+        *,
+        in_place_of: Collection[bytes] = (),
+        max_of_user: int = SESSIONS_OF_USER_MAX,
+    ) -> None:
         def write(connection: sqlite3.Connection) -> None:
             connection.executemany("DELETE FROM session WHERE id_hash = ?", [(old,) for old in in_place_of])
+            connection.execute(_END_OLDEST, (session.username, session.created, max_of_user - 1))
             row = (id_hash, *msgspec.structs.astuple(session))
             connection.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", row)
 

@@ -111,7 +111,7 @@ def test_reactor_runs_on_during_a_large_purge() -> None:
 
     run(store.start())
     for number in range(2500):
-        run(store.add_session(id_hash_of(number), make_session()))
+        run(store.add_session(id_hash_of(number), make_session(f"user {number}")))
     del results[:]
     run(store.purge_expired(now=NOW + 1e6))
     assert results == []
