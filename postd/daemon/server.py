@@ -239,7 +239,14 @@ def make_tree(settings: Settings, store: Store, events: Events, authentication: 
     """Return the resource tree for the settings."""
     pages = [
         ProtectedPage(
-            page.path, page.schemes, page.files, page.allowed, page.read_scope, page.write_scope, page.forward
+            page.path,
+            page.schemes,
+            page.files,
+            page.allowed,
+            page.read_scope,
+            page.write_scope,
+            page.forward,
+            settings.described_hosts(page),
         )
         for page in settings.pages
     ]

@@ -127,16 +127,18 @@ class PeerResolver:
         line = encode_header(b"Strict-Transport-Security", b"max-age=" + max_age_s.encode("ascii"))
         return lambda request: line if self._comes_over_tls(request) else b""
 
-    def origin(self, request: Request) -> str:
-        """Return this server's origin as the client sees it: `public_url`, or the origin derived from the request."""
+    def origin(self, request: Request) -> str | None:
+        """Return this server's origin as the client sees it: `public_url`, or the origin derived from the request.
+
+        None if the request names no host: HTTP/1.0 needs none, and an odd one is not repeated. The address of the
+        listener is no replacement, because clients may see another one.
+        """
         if self.public_url:
             return self.public_url
         hosts = request.fields.get(b"Host", [])
-        if len(hosts) == 1 and _AUTHORITY.fullmatch(hosts[0]):
-            authority = hosts[0].decode("ascii").lower()
-        else:  # HTTP/1.0 may have none; an invalid one is not repeated
-            authority = _authority(request.getHost())
-        return f"{'https' if self.is_secure(request) else 'http'}://{authority}"
+        if len(hosts) != 1 or not _AUTHORITY.fullmatch(hosts[0]):
+            return None
+        return f"{'https' if self.is_secure(request) else 'http'}://{hosts[0].decode('ascii').lower()}"
 
     def refuse_cross_site(self, request: Request, *, except_named: bool = False) -> None:
         """Refuse cross-site requests of browsers (reference: Form login).
@@ -207,12 +209,6 @@ def _peer(request: Request) -> str:
 def _host(address: Any) -> str:
     host: str = UNIX if isinstance(address, UNIXAddress) else address.host
     return host
-
-
-def _authority(address: Any) -> str:
-    if isinstance(address, UNIXAddress):
-        return "localhost"
-    return f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
 
 
 def _decode_hop(hop: bytes) -> str | None:

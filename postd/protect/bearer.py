@@ -18,6 +18,7 @@ from postd.auth.credentials import (
     Refused,
     SentProof,
 )
+from postd.http.errors import Problem
 from postd.http.interface import Request
 from postd.http.peer import SAFE_METHODS
 from postd.http.responses import JSON, Response, make_response
@@ -67,11 +68,18 @@ class AcceptedTokens:
         return {own or issuer.scope(writing=writing) for issuer in self._issuers}
 
     def describe(self, resource: ProtectedResource, request: Request) -> Response:
-        """Return the metadata of a resource (RFC 9728 §2; reference: Bearer)."""
+        """Return the metadata of a resource (RFC 9728 §2; reference: Bearer).
+
+        Raises:
+            Problem: 400, the request names no host: the document has to.
+        """
+        origin = resource.clients.origin(request)
+        if origin is None:
+            raise Problem(400, "The request needs a Host field with the name of this server.")
         scopes = self._scopes(resource, writing=False) | self._scopes(resource, writing=True)
         rules = {issuer.policy.dpop for issuer in self._issuers}
         members: dict[str, object] = {
-            "resource": resource.clients.origin(request) + resource.path,
+            "resource": origin + resource.path,
             "authorization_servers": [issuer.url for issuer in self._issuers],
             "scopes_supported": sorted(frozenset[str]().union(*map(decode_scope, scopes))),
             "bearer_methods_supported": ["header"],
@@ -117,8 +125,8 @@ class BearerCredentialFactory:
         else:
             needed = self._tokens.needed_scope(self._resource, writing=request.method not in SAFE_METHODS)
             parameters |= {"scope": needed} if needed else {}
-        if self._tokens.with_metadata:
-            origin = self._resource.clients.origin(request)
+        origin = self._resource.clients.origin(request) if self._tokens.with_metadata else None
+        if origin is not None:
             parameters["resource_metadata"] = origin + METADATA_PATH + self._resource.path
         quoted = ", ".join(f'{name}="{value}"' for name, value in parameters.items())
         return [f"{self._name} {quoted}".encode("ascii")]
@@ -148,5 +156,8 @@ class DPoPCredentialFactory(BearerCredentialFactory):
         proofs = request.fields.get(b"Dpop", [])  # the canonical spelling of `Headers`
         if len(proofs) != 1:
             raise InvalidProofError(f"the request has {len(proofs)} DPoP fields")
-        url = self._resource.clients.origin(request) + request.path.decode("latin-1")
+        origin = self._resource.clients.origin(request)
+        if origin is None:
+            raise InvalidProofError("the request names no host")
+        url = origin + request.path.decode("latin-1")
         return replace(credentials, proof=SentProof(proofs[0], request.method.decode("latin-1"), url))

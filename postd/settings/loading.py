@@ -276,6 +276,11 @@ def _contradiction_of_page(page: Page, settings: Settings, number: int) -> tuple
         return "files", "a page with forward = true serves no files; leave out one of the two"
     if page.forward and not settings.trusted_proxies:
         return "forward", 'needs trusted_proxies: addresses or networks of the proxies that may ask, or "unix"'
+    if settings.needs_named_host(page) and not settings.named_hosts:
+        return "forward", (
+            "before an issuer that accepts DPoP, a page needs the hosts that proofs may be for: name them in hosts, or "
+            "set public_url"
+        )
     return "", ""
 
 

@@ -6,6 +6,7 @@ from msgspec import Meta, Struct, field
 
 from postd.model import has_issuer
 from postd.protocol import jwt
+from postd.protocol.host import normalize_host
 from postd.protocol.jwt import Algorithm, Binding, Scalar
 from postd.protocol.password import normalize
 from postd.settings.values import (
@@ -192,6 +193,21 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     def access_rules(self) -> dict[str, tuple[str, ...]]:
         """The schemes of each access rule, by "read", "write" and the path of each page."""
         return {"read": self.api.read, "write": self.api.write, **{str(page.path): page.schemes for page in self.pages}}
+
+    @property
+    def named_hosts(self) -> frozenset[str]:
+        """The hosts that `hosts` and `public_url` name, normalized; `"*"` names none."""
+        own = [normalize_host(self.public_url.partition("://")[2])] if self.public_url else []
+        return frozenset([*self.hosts, *own]) - {"*"}
+
+    def needs_named_host(self, page: Page) -> bool:
+        """Return whether a page with `forward` accepts DPoP proofs, which are for a host: it has to be a named one."""
+        return page.forward and "bearer" in page.schemes and any(issuer.dpop != "refuse" for issuer in self.bearer)
+
+    def described_hosts(self, page: Page) -> frozenset[str] | None:
+        """Return the hosts that a proxy may describe to a page with `forward`, None for any (reference: Hosts)."""
+        is_listed = bool(self.hosts) and "*" not in self.hosts
+        return self.named_hosts if is_listed or self.needs_named_host(page) else None
 
     def uses_scheme(self, name: str) -> bool:
         """Return whether an access rule has a scheme."""

@@ -92,11 +92,11 @@ class Access(Struct, frozen=True):
         described: ProtectedResource,
         users: frozenset[str] = frozenset(),
         *,
-        guard: type[Guard] = Guard,
+        guard: Callable[..., Guard] = Guard,
     ) -> IResource:
         """Return a resource that requires credentials of one of a rule's schemes; `open` requires none.
 
-        `guard` is the class of the guard.
+        `guard` makes the guard.
         """
         if "open" in rule:
             return resource

@@ -22,7 +22,7 @@ from postd.model import POST_ID_MAX, Post, check_text
 from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.access import SAMPLE_USER, SchemeDescription
 from postd.web.idempotency import KEPT_S
-from postd.web.openapi.samples import SampleRequest, make_curl
+from postd.web.openapi.samples import ORIGIN, SampleRequest, make_curl
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
 from postd.web.server.routing import Application
@@ -161,7 +161,7 @@ class Board:
         listed = PostPage(revision, posts, posts[0][0] - 1 if older else 0, before, older)
         user = _identity(request).name
         credentials = self._credentials.replace(SAMPLE_USER, quote(user))
-        curl = make_curl(_SAMPLE, credentials, origin=self._clients.origin(request))
+        curl = make_curl(_SAMPLE, credentials, origin=self._clients.origin(request) or ORIGIN)
         made = self._pages.make_list(listed, user=user, curl=curl, draft=draft, key=_new_key(), done=done)
         return _make_html(status, made)
 

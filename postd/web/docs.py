@@ -55,7 +55,7 @@ class Docs:
 
     @app.route("/docs", methods=["GET"])
     async def show_page(self, request: Request) -> Response:
-        return await self._page_of(self._clients.origin(request)).respond(request)
+        return await self._page_of(self._clients.origin(request) or ORIGIN).respond(request)
 
     @cached_property
     def _document(self) -> Mapping[str, Any]:

@@ -7,9 +7,10 @@ nginx's `auth_request`, Caddy's `forward_auth` and Traefik's `ForwardAuth` send 
 import re
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote
 
+from twisted.logger import Logger
 from twisted.web.resource import IResource
 
 from postd.auth.identity import AuthenticationResult
@@ -18,14 +19,20 @@ from postd.http.interface import NativeRequest, Request
 from postd.http.pages import wants_html
 from postd.http.responses import TEXT, Response, make_redirect, make_response
 from postd.protect.guard import Guard
+from postd.protocol.host import normalize_host
 from postd.protocol.http1.head import Fields, is_host
 from postd.protocol.http1.syntax import TOKEN
 from postd.protocol.local_path import LOCAL_PATH_MAX_BYTES
+from postd.web.server.allowed_hosts import NOT_OUR_HOST
 
 _FORWARDED = (b"X-Forwarded-Method", b"X-Forwarded-Uri")  # of Caddy and Traefik, which pass redirects on
 _ORIGINAL = (b"X-Original-Method", b"X-Original-Uri")  # of nginx, which does not
 _SINGLE_FIELDS = (*_FORWARDED, *_ORIGINAL, b"X-Forwarded-Host", b"X-Forwarded-Proto", b"X-Forwarded-For")
 _URI = re.compile(rb"/[!-~]*")
+
+_normalize = lru_cache(maxsize=64)(normalize_host)
+
+_log = Logger()
 
 _VISIBLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 """The characters of a field's value that stand for themselves."""
@@ -105,15 +112,38 @@ class DescribedRequest(NativeRequest):
 
 
 class ForwardAuth(Guard):
-    """The guard of a page that authenticates requests to other servers, for trusted proxies only."""
+    """The guard of a page that authenticates requests to other servers, for trusted proxies only.
+
+    Args:
+        hosts: the normalized hosts that requests may be for; None for any. A request that names none passes.
+    """
+
+    def __init__(self, *arguments: Any, hosts: frozenset[str] | None, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._hosts = hosts
+        self._is_refusal_logged = False
 
     def resource_for(self, request: Any) -> IResource:
         if not self._clients.trusts(request.getClientAddress()):
             raise Problem(403, "Only trusted proxies may use this resource.")
         if request.postpath:
             raise not_found()
-        request.described = DescribedRequest(request)
-        return super().resource_for(request.described)
+        described = request.described = DescribedRequest(request)
+        for host in described.fields.get(b"Host", ()):
+            if self._hosts is not None and _normalize(host.decode("ascii")) not in self._hosts:
+                self._refuse_host(host, described)
+        return super().resource_for(described)
+
+    def _refuse_host(self, host: bytes, request: Request) -> NoReturn:
+        if not self._is_refusal_logged:
+            self._is_refusal_logged = True
+            _log.warn(
+                "request described by {peer}: 421, its host ({count} bytes) is not allowed. If the proxy serves that "
+                "name, add it to hosts. Further refusals are in the access log only",
+                peer=getattr(request.getClientAddress(), "host", "a UNIX socket"),
+                count=len(host),
+            )
+        raise Problem(421, NOT_OUR_HOST)
 
     def invite(self, request: Request) -> Response | None:
         """Redirect browsers to the form, with the requested page as `next`."""

@@ -14,7 +14,7 @@
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from msgspec import Struct
@@ -40,8 +40,8 @@ _NOT_FOUND = error_page(not_found())
 class ProtectedPage(Struct, frozen=True):
     """A page at a path: the folder `files`, or a text; for `users`, or for all authenticated users.
 
-    With `forward` it authenticates requests to other servers. `read_scope` and `write_scope` are as in
-    `ProtectedResource`.
+    With `forward` it authenticates requests to other servers, for any of the normalized `hosts`, None for any host.
+    `read_scope` and `write_scope` are as in `ProtectedResource`.
     """
 
     path: str
@@ -51,6 +51,7 @@ class ProtectedPage(Struct, frozen=True):
     read_scope: str = ""
     write_scope: str = ""
     forward: bool = False
+    hosts: frozenset[str] | None = None
 
 
 class _ByMethod(Resource):
@@ -142,7 +143,8 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
             # It protects the whole origin that the proxy forwards, whose paths are unknown here.
             other = ProtectedResource(access.clients.without_public_url(), "", page.read_scope, page.write_scope)
             admission = ViewResource(admit)
-            by_path[place] = access.protect(admission, page.schemes, other, page.users, guard=ForwardAuth)
+            guard = partial(ForwardAuth, hosts=page.hosts)
+            by_path[place] = access.protect(admission, page.schemes, other, page.users, guard=guard)
             continue
         resource = ProtectedResource(access.clients, page.path, page.read_scope, page.write_scope)
         protected.append((page.schemes, resource))

@@ -11,8 +11,9 @@ import pytest
 
 from tests.helpers import PATIENCE_S
 from tests.integration import forking
-from tests.integration.daemon import FREE_PORT, Daemon
+from tests.integration.daemon import FREE_PORT, Daemon, run_postd
 from tests.integration.logins import POSTD
+from tests.integration.test_daemon import check_refused
 
 EVIL = "evil.example"
 WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
@@ -105,6 +106,25 @@ def test_trusted_proxy_may_use_any_host(tmp_path: Path) -> None:
                 answer = client.get(f"{daemon.url}/post", headers={"Host": EVIL, "X-Forwarded-For": "127.0.0.9"})
                 assert answer.status_code == status
         assert "; for any host from trusted proxies\n" in daemon.log
+
+
+def test_gateway_before_dpop_needs_hosts(tmp_path: Path) -> None:
+    settings = (
+        f'listen = ["{FREE_PORT}"]\ntrusted_proxies = ["127.0.0.1"]\n[[page]]\npath = "/gate"\nschemes = ["bearer"]\n'
+        'forward = true\n[[bearer]]\nissuer = "http://127.0.0.1:1"\naudience = "a"\ndpop = "accept"\n'
+    )
+    (tmp_path / "postd.toml").write_text(settings)
+    check_refused(run_postd(tmp_path, "-c", "postd.toml"), "postd.toml: page[0].forward: ", "hosts", "public_url")
+    checked = forking.run([POSTD, "check", "-c", "postd.toml"], tmp_path)
+    assert checked.returncode == 1
+    assert "postd.toml: page[0].forward: " in (checked.stdout + checked.stderr).decode()
+    described = {"X-Original-Method": "GET", "X-Original-URI": "/", "Host": "app.example"}
+    with start(tmp_path, f'hosts = ["app.example"]\n{settings}') as daemon:
+        for host, status in (("app.example", 401), ("evil.example", 421)):
+            answer = httpx.get(f"{daemon.url}/gate", headers={**described, "X-Forwarded-Host": host})
+            assert answer.status_code == status
+            assert status == 401 or answer.headers["Content-Type"] == "application/problem+json"
+    assert EVIL not in daemon.log
 
 
 @WORKERS

@@ -59,6 +59,8 @@ KEYS = (
 ALL_KEYS = ", ".join(KEYS)
 SCHEMES = '"digest", "bearer", "basic", "session"'
 ORIGINS = 'a list of origins, such as ["https://app.example"], or ["*"] alone'
+FORWARD = '[[page]]\npath = "/a"\nforward = true\n'
+IDP = '[[bearer]]\nissuer = "https://idp.example"\naudience = "a"\n'
 SAMPLE = Path(__file__).parents[2] / "etc" / "postd.toml"
 
 
@@ -454,6 +456,15 @@ def test_invalid_size_is_refused(folder: Path, written: str) -> None:
             'trusted_proxies = ["unix"]\n[[page]]\npath = "/a"\nschemes = ["basic"]\nfiles = "."\nforward = true',
             "postd.toml: page[0].files: a page with forward = true serves no files; leave out one of the two",
         ),
+        *(
+            (
+                f'trusted_proxies = ["unix"]\n{hosts}{FORWARD}schemes = ["basic", "bearer"]\n{IDP}dpop = "{rule}"',
+                "postd.toml: page[0].forward: before an issuer that accepts DPoP, a page needs the hosts that "  # noqa: ISC004
+                "proofs may be for: name them in hosts, or set public_url",
+            )
+            for hosts in ("", 'hosts = ["*"]\n')
+            for rule in ("accept", "require")
+        ),
         (
             'trusted_proxies = ["unix"]\n[[page]]\npath = "/a"\nschemes = ["open"]\nforward = true',
             "postd.toml: page[0].schemes[0]: 'open' is not the name of a scheme; "  # noqa: ISC004
@@ -673,3 +684,18 @@ def test_sample_has_every_key_with_its_default(folder: Path) -> None:
     for key in ("api", "session", "digest", "throttle", "limits", "tls", "log"):
         struct = type(getattr(Settings(), key))
         assert set(table[key]) == set(struct.__struct_encode_fields__)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "schemes", "rule"),
+    [
+        ('hosts = ["app.example"]', '"bearer"', "accept"),
+        ('public_url = "https://app.example"', '"bearer"', "require"),
+        ('hosts = ["*"]\npublic_url = "https://app.example"', '"bearer"', "accept"),
+        ("", '"bearer"', "refuse"),
+        ("", '"basic"', "accept"),
+    ],
+)
+def test_gateway_page_before_an_issuer_is_allowed(folder: Path, hosts: str, schemes: str, rule: str) -> None:
+    toml = f'trusted_proxies = ["unix"]\n{hosts}\n{FORWARD}schemes = [{schemes}]\n{IDP}dpop = "{rule}"'
+    assert load(folder, toml).pages[0].forward

@@ -10,6 +10,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from twisted.internet.address import IPv4Address
+from twisted.logger import capturedLogs, formatEvent
 
 from postd.auth.jwks import KeySource
 from postd.http.interface import Request
@@ -19,7 +21,8 @@ from tests.helpers import InMemoryApi, Response
 from tests.issuer import ABSENT, Key, Prover
 from tests.protect.test_bearer import ISSUER, ISSUERS, MINT, FixedKeySource, bearer
 from tests.protect.test_login import CHALLENGE, EXPIRED, send_form
-from tests.web.clients import PASSWORD, Proof, account, basic, challenges_in, check_secret, recorded_log
+from tests.web.clients import PASSWORD, Proof, account, ask_raw, basic, challenges_in, check_secret, recorded_log
+from tests.web.test_posts import check_problem
 from tests.web.wire import ask
 
 PROXY, CLIENT = "192.0.2.10", "198.51.100.7"
@@ -230,6 +233,64 @@ class DescriptionTests:
         check()
 
 
+class HostTests:
+    """The described host is one of `hosts` (reference: Hosts)."""
+
+    @pytest.mark.parametrize(
+        ("hosts", "host", "status"),
+        [
+            ('["app.example"]', "app.example", 200),
+            ('["app.example"]', "APP.example.:8443", 200),
+            ('["app.example"]', "posts.example", 200),  # of public_url
+            ('["app.example"]', "evil.example", 421),
+            ('["app.example"]', "evil.example:443", 421),
+            ('["app.example"]', "x.app.example", 421),
+            ('["app.example"]', "localhost", 421),
+            ('["app.example"]', "127.0.0.1", 421),
+            ('["192.0.2.1", "::1"]', "[::ffff:192.0.2.1]", 200),
+            ('["192.0.2.1", "::1"]', "[0:0::1]:80", 200),
+            ('["*"]', "evil.example", 200),
+            ("[]", "evil.example", 200),
+        ],
+    )
+    def test_host_that_is_not_allowed_is_421(
+        self, make: Callable[..., InMemoryApi], hosts: str, host: str, status: int
+    ) -> None:
+        api = make(f"hosts = {hosts}\n{SETTINGS.replace(ISSUERS, '')}")
+        for describe in (forwarded, original):
+            for credentials in (basic(), {}, basic("alice", "wrong"), {"Authorization": ["x", "y"]}):
+                answer = judge(api, describe(), {"X-Forwarded-Host": host}, credentials)
+                if status == 421:
+                    check_problem(answer, 421)
+                    check_refused(answer, 421)
+                    assert host.encode() not in answer.body
+                else:
+                    assert answer.status == (200 if credentials == basic() else answer.status) != 421
+
+    def test_refusal_counts_no_failure(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make(f'hosts = ["app.example"]\n{SETTINGS}')
+        for _ in range(5):
+            check_refused(judge(api, forwarded(host="evil.example"), basic("alice", "wrong")), 421)
+        check_admitted(judge(api, forwarded(), basic()), "alice", "basic")
+
+    @pytest.mark.parametrize("hosts", ["[]", '["*"]'])
+    def test_dpop_needs_a_named_host(self, make: Callable[..., InMemoryApi], hosts: str) -> None:
+        """A proof is for a host; with `public_url` alone, that is the only one. Other pages take any host."""
+        api = make(f'hosts = {hosts}\n{SETTINGS}dpop = "accept"\n')
+        check_problem(judge(api, forwarded(), basic()), 421)
+        check_admitted(judge(api, forwarded(host="posts.example"), basic()), "alice", "basic")
+        check_challenged(judge(api, forwarded(), page="/gate/people"), "Cookie")
+
+    def test_first_refusal_is_logged(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make(f'hosts = ["app.example"]\n{SETTINGS}')
+        with capturedLogs() as events:
+            for _ in range(3):
+                judge(api, forwarded(host="evil.example"))
+        (line,) = [formatEvent(event) for event in events if "421" in formatEvent(event)]
+        assert line.startswith(f"request described by {PROXY}: 421, its host (12 bytes) is not allowed. ")
+        check_secret(events, "evil.example")
+
+
 class SmuggledFieldTests:
     """What a client sends of fields that a proxy or the answer has."""
 
@@ -377,7 +438,7 @@ class BearerTests:
     ) -> None:
         keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
         monkeypatch.setattr(KeySource, "find", keys.find)
-        api = make(f'{SETTINGS}dpop = "accept"\n')
+        api = make(f'hosts = ["app.example"]\n{SETTINGS}dpop = "accept"\n')
         prover = Prover(Key.make("ES256"), now=lambda: InMemoryApi.START_S)
         token = MINT.token(cnf=prover.confirmation, scope="a")
 
@@ -392,6 +453,26 @@ class BearerTests:
             answer = judge(api, forwarded("PUT"), prove(method, url))
             check_challenged(answer, "Digest", "Bearer", "DPoP", "Basic")
             assert 'error="invalid_dpop_proof"' in answer.headers["www-authenticate"][2]
+
+    def test_dpop_proof_needs_a_host(self, make: Callable[..., InMemoryApi], monkeypatch: pytest.MonkeyPatch) -> None:
+        keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
+        monkeypatch.setattr(KeySource, "find", keys.find)
+        api = make(f'hosts = ["app.example"]\n{SETTINGS}dpop = "accept"\n')
+        prover = Prover(Key.make("ES256"), now=lambda: InMemoryApi.START_S)
+        token = MINT.token(cnf=prover.confirmation, scope="a")
+        lines = {
+            **forwarded(),
+            "Authorization": f"DPoP {token}",
+            "DPoP": prover.prove("GET", "https://app.example/a/b", token),
+        }
+        del lines["X-Forwarded-Host"]
+        sent = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        answer = ask_raw(
+            api.site, api.clock, f"GET /gate HTTP/1.0\r\n{sent}\r\n".encode(), IPv4Address("TCP", PROXY, 1)
+        )
+        check_challenged(answer, "Digest", "Bearer", "DPoP", "Basic")
+        assert 'error="invalid_dpop_proof"' in answer.headers["www-authenticate"][2]
+        assert "resource_metadata" not in str(answer.headers)
 
     def test_certificate_of_the_connection_is_not_the_client_s(self) -> None:
         """It is the proxy's; the client's is in `Client-Cert`."""

@@ -166,14 +166,10 @@ class OriginTests:
 
     @pytest.mark.parametrize("host", ODD_HOSTS)
     def test_invalid_host_is_not_repeated(self, api: InMemoryApi, host: bytes) -> None:
-        here = self.origin(api, Host=b"*")
-        for path in (METADATA_PATH, "/bearer"):
+        for path, status in ((METADATA_PATH, 400), ("/bearer", 401)):
             answer = ask(api, "GET", path, headers={"Host": host})
-            if answer.status == 400:
-                continue
-            assert (
-                metadata_url(answer) if path == "/bearer" else read(answer)["resource"] + METADATA_PATH
-            ) == here + METADATA_PATH
+            assert answer.status in {status, 400}
+            assert "resource_metadata" not in str(answer.headers)
             assert len(host) < 3 or host.decode("latin-1") not in str(answer.headers) + answer.body.decode()
 
     def test_host_cannot_inject_a_field(self, api: InMemoryApi) -> None:
@@ -196,15 +192,16 @@ class OriginTests:
         if answer.status != 400:
             (line,) = answer.headers["www-authenticate"]
             assert line.isascii()
-            assert line.count('"') == 4
-            assert metadata_url(answer).startswith("http://")
-            assert " " not in metadata_url(answer)
+            assert line.count('"') == (4 if "resource_metadata" in line else 2)
+            if "resource_metadata" in line:
+                assert metadata_url(answer).startswith("http://")
+                assert " " not in metadata_url(answer)
 
-    def test_http_1_0_without_host_gets_the_address(self, api: InMemoryApi) -> None:
-        here = self.origin(api, Host=b"*")
-        answer = ask_raw(api.site, api.clock, f"GET {METADATA_PATH} HTTP/1.0\r\n\r\n".encode())
-        assert read(answer)["resource"] == here
-        assert metadata_url(ask_raw(api.site, api.clock, b"GET /bearer HTTP/1.0\r\n\r\n")) == here + METADATA_PATH
+    def test_request_without_host_is_not_given_the_address_of_the_listener(self, api: InMemoryApi) -> None:
+        """HTTP/1.0 needs no `Host`. The document has to name the resource: without a host there is none."""
+        check_problem(ask_raw(api.site, api.clock, f"GET {METADATA_PATH} HTTP/1.0\r\n\r\n".encode()), 400)
+        answer = ask_raw(api.site, api.clock, b"GET /bearer HTTP/1.0\r\n\r\n")
+        assert (answer.status, answer.headers["www-authenticate"]) == (401, ['Bearer realm="postd"'])
 
     def test_resource_has_https_over_tls(self, api: InMemoryApi) -> None:
         assert read(ask(api, "GET", METADATA_PATH, tls=True))["resource"] == "https://localhost"

@@ -16,6 +16,9 @@ from postd.protocol.host import HOST_MAX_BYTES, is_local_host, normalize_host
 from postd.protocol.http1.head import Head
 from postd.protocol.http1.syntax import HttpSyntaxError
 
+NOT_OUR_HOST = "This server does not answer requests for this host; its operator can add the host to the setting hosts."
+"""The detail of a 421."""
+
 _REMEMBERED_MAX = 256
 
 _log = Logger()
@@ -80,8 +83,7 @@ class Hosts:
                 # A trusted proxy, too, may use no other host than those of the list.
                 or_proxy="" if self._exclusive else "; if a proxy sent it, add the proxy to trusted_proxies",
             )
-        why = "This server does not answer requests for this host; its operator can add the host to the setting hosts."
-        raise HttpSyntaxError(421, why)
+        raise HttpSyntaxError(421, NOT_OUR_HOST)
 
     def _look_up(self, value: bytes) -> bool:
         host = normalize_host(value.decode("ascii"))
