@@ -2,9 +2,11 @@
 
 import os
 import re
+import socket
 import ssl
 import subprocess
 import threading
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -18,7 +20,7 @@ import pytest
 import requests
 from requests.auth import HTTPDigestAuth
 
-from tests.helpers import locked
+from tests.helpers import PATIENCE_S, locked
 from tests.integration.daemon import Daemon
 from tests.integration.forking import run
 from tests.integration.logins import POSTD, check_info, decode_parameters
@@ -61,6 +63,18 @@ class Files(SimpleHTTPRequestHandler):
         self.end_headers()
 
     do_PUT = do_POST = do_PROPFIND = take
+
+    def do_GET(self) -> None:
+        if self.headers["Upgrade"] != "websocket":
+            super().do_GET()
+            return
+        self.send_response(101)
+        self.send_header("Connection", "Upgrade")
+        self.send_header("Upgrade", "websocket")
+        self.end_headers()
+        while piece := self.rfile.read1(100):
+            self.wfile.write(piece)
+        self.close_connection = True
 
     def log_message(self, *_: object) -> None:
         pass
@@ -426,10 +440,15 @@ def test_browser_with_wrong_credentials_is_challenged_even_with_a_session(
     assert gateway.application.received == []
 
 
-_IDENTITY = "Remote-User Remote-Scheme Remote-Scopes Remote-Groups Remote-Name Remote-Email Remote_User REMOTE_SCOPES"
+_IDENTITY = "Remote-User Remote-Scheme Remote-Scopes Remote-Groups Remote-Name Remote-Email RemoteUser Remote"
+_OF_OTHERS = (
+    "X-WebAuth-User X-WebAuth-Name X-WebAuth-Groups X-Auth-Request-User X-Auth-Request-Email X-Auth-Request-Groups "
+    "X-Authenticated-User X-Real-IP True-Client-IP X-Client-IP Client-IP CF-Connecting-IP X-User X-SSL-Client-S-DN"
+)
 _FORWARDED = "X-Remote-User X-Forwarded-User X-Forwarded-Host X-Forwarded-Prefix X-Forwarded-Port Forwarded"
-_UNDERSCORED = "X_Remote_User X-Remote_User X_Forwarded-User Client_Cert"
-SMUGGLED = dict.fromkeys(f"{_IDENTITY} {_FORWARDED} {_UNDERSCORED}".split(), "root") | {
+_ODD = [f"{a}{mark}{b}" for mark in "!#$%&'*+.^_`|~" for a, b in (("Remote", "User"), ("X", "Real-IP"), ("a", "b"))]
+_ENCODED = "Remote%2dUser X-WebAuth%2DUser REMOTE_SCOPES X_Remote_User X-Remote_User X_Forwarded-User Client_Cert"
+SMUGGLED = dict.fromkeys([*f"{_IDENTITY} {_OF_OTHERS} {_FORWARDED} {_ENCODED}".split(), *_ODD], "root") | {
     "X-Forwarded-Method": "GET",
     "X-Forwarded-Uri": "/root",
     "X-Original-Method": "GET",
@@ -462,10 +481,112 @@ def test_smuggled_fields_reach_nobody(gateway: Gateway, client: httpx.Client, sc
         assert named["remote-scheme"] == scheme
         assert named.get("remote-scopes") == ("a" if scheme == "bearer" else None)
         assert (named["x-forwarded-for"], named["x-forwarded-proto"]) == (CLIENT, "https")
-        told = {name for name in named if name.startswith(("x-forwarded-", "x-original-", "client-cert", "forwarded"))}
+        assert not [name for name in received if not re.fullmatch("[A-Za-z0-9-]+", name)]
+        told = {name for name in named if name.startswith(("x-forwarded-", "x-original-", "client-", "forwarded"))}
         assert told == {"x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"}
+        assert {name for name in named if name.startswith("remote")} <= {
+            "remote-user",
+            "remote-scheme",
+            "remote-scopes",
+        }
         assert not [name for name in named if "method" in name]
         assert not [name for name, value in received.items() if "{" in value]
+
+
+KEPT = {
+    "Accept": "text/plain",
+    "Accept-Language": "de",
+    "Cache-Control": "no-cache",
+    "Content-Type": "text/x-test",
+    "Cookie": "theme=dark",
+    "Depth": "1",
+    "Destination": "/other",
+    "If-None-Match": '"x"',
+    "Origin": "https://127.0.0.1",
+    "Referer": "https://127.0.0.1/",
+    "Sec-Fetch-Site": "same-origin",
+    "User-Agent": "test/1",
+    "X-CSRF-Token": "t1",
+    "X-CSRFToken": "t2",
+    "X-Requested-With": "XMLHttpRequest",
+}
+
+
+def test_fields_that_applications_need_are_passed_on(gateway: Gateway, client: httpx.Client) -> None:
+    """Nginx passes on listed fields only."""
+    answer = client.post("/x", content=b"x" * 5, headers=KEPT, auth=("alice", PASSWORD))
+    assert (answer.status_code, answer.headers["X-Length"]) == (201, "5")
+    received = gateway.last()[2]
+    assert {name: received[name] for name in KEPT} == KEPT
+    ranged = client.get(
+        "/report.txt", headers={"If-Modified-Since": "Fri, 27 Nov 2099 00:00:00 GMT"}, auth=("alice", PASSWORD)
+    )
+    assert ranged.status_code == 304
+
+
+class WebSocket:
+    """A handshake through the gateway; `status` is that of the response."""
+
+    def __init__(self, gateway: Gateway, *fields: str) -> None:
+        context = ssl.create_default_context(cafile=str(gateway.certificate))
+        address = ("127.0.0.1", gateway.port)
+        plain = socket.create_connection(address, PATIENCE_S, source_address=(CLIENT, 0))
+        self._socket = context.wrap_socket(plain, server_hostname="127.0.0.1")
+        lines = [
+            "GET /ws HTTP/1.1",
+            f"Host: 127.0.0.1:{gateway.port}",
+            "Connection: keep-alive, Upgrade",
+            "Upgrade: websocket",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+            *fields,
+        ]
+        self._socket.sendall("".join(f"{line}\r\n" for line in lines).encode() + b"\r\n")
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += self._socket.recv(1)
+        self.status = int(head.split()[1])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    def echo(self, text: bytes) -> bytes:
+        self._socket.sendall(text)
+        return self._socket.recv(100)
+
+
+def test_websocket_of_another_origin_is_refused(gateway: Gateway, client: httpx.Client) -> None:
+    session = "Cookie: " + sign_in(client).headers["Set-Cookie"].partition(";")[0]
+    password = "Authorization: Basic " + b64encode(f"alice:{PASSWORD}".encode()).decode()
+    token = f"Authorization: Bearer {gateway.issuer.token()}"
+    own, foreign = f"Origin: {gateway.url}", ("Origin: https://blog.example", "Sec-Fetch-Site: same-site")
+    for credentials in (session, password):
+        with WebSocket(gateway, credentials, *foreign) as refused:
+            assert refused.status == 403
+        with WebSocket(gateway, credentials, "Origin: https://127.0.0.1:1") as refused:
+            assert refused.status == 403
+        assert gateway.application.received == []
+        for fields in ([own], []):
+            with WebSocket(gateway, credentials, *fields) as opened:
+                assert (opened.status, opened.echo(b"hello")) == (101, b"hello")
+        gateway.application.received.clear()
+    with WebSocket(gateway, token, *foreign) as opened:
+        assert (opened.status, opened.echo(b"hello")) == (101, b"hello")
+    with WebSocket(gateway, own) as refused:
+        assert refused.status == 401
+
+
+def test_open_websocket_outlives_its_session(gateway: Gateway, client: httpx.Client) -> None:
+    """As the page says: a proxy asks postd once, for the handshake."""
+    session = "Cookie: " + sign_in(client).headers["Set-Cookie"].partition(";")[0]
+    with WebSocket(gateway, session, f"Origin: {gateway.url}") as opened:
+        assert client.post("/logout").status_code == 302
+        assert opened.echo(b"hello") == b"hello"
+        with WebSocket(gateway, session, f"Origin: {gateway.url}") as refused:
+            assert refused.status == 401
 
 
 @pytest.mark.parametrize("names", ["Remote-User", "close, remote-scheme ,Remote-Scopes", "x, REMOTE-USER"])
