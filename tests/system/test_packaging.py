@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import postd
 from postd.daemon.settings_checks import exposure_problem
@@ -153,6 +156,26 @@ def ask_for_health(installed: Installation, admin: str) -> int:
         [installed.python, *json.loads(command)[1:]], env={"POSTD_ADMIN": admin}, stderr=subprocess.DEVNULL, check=False
     )
     return asked.returncode
+
+
+def test_image_names_its_base_by_digest_and_its_packages_by_hash() -> None:
+    recipe = (ROOT / "etc" / "Containerfile").read_text()
+    assert re.search(r"^ARG BASE=python:[0-9.]+-slim@sha256:[0-9a-f]{64}$", recipe, re.MULTILINE)
+    assert set(re.findall(r"^FROM (\S+)", recipe, re.MULTILINE)) == {"$BASE"}
+    installs = re.findall(r"^RUN .*\binstall\b.*(?:requirement|whl).*$", recipe, re.MULTILINE)
+    assert len(installs) == 3
+    assert all("--require-hashes" in line or "--no-deps" in line for line in installs)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for name, wanted in (
+        ("container-requirements.txt", project["project"]["dependencies"]),
+        ("container-build-requirements.txt", project["build-system"]["requires"]),
+    ):
+        text = (ROOT / "etc" / name).read_text()
+        assert "://" not in text
+        pins = dict(re.findall(r"^([a-z0-9-]+)==(\S+) \\\n    --hash=sha256:[0-9a-f]{64}", text, re.MULTILINE))
+        assert len(pins) == text.count("==")
+        for requirement in map(Requirement, wanted):
+            assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), requirement
 
 
 def test_image_settings_are_refused_without_write_rule(tmp_path: Path) -> None:
