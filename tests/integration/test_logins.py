@@ -308,6 +308,36 @@ def test_session_cookie_over_tls_is_secure(tmp_path: Path, certificate: tuple[Pa
             assert client.get("/home").text == SUCCESS
 
 
+def test_cross_site_request_of_a_browser_is_refused(tmp_path: Path) -> None:
+    write_users(tmp_path, alice=PASSWORD)
+    (tmp_path / "postd.toml").write_text(
+        'users = "users"\n[api]\nwrite = ["digest", "basic", "session"]\ncors_origins = ["https://app.example"]\n'
+    )
+    text, foreign = {"post": "x"}, {"Origin": "https://evil.example", "Sec-Fetch-Site": "cross-site"}
+    named = {**foreign, "Origin": "https://app.example"}
+    handshake = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13"}
+    with Daemon(tmp_path, "-c", "postd.toml") as daemon, httpx.Client(base_url=daemon.url) as client:
+        session = {"Cookie": f"session={sign_in(daemon, 'alice', PASSWORD).cookies['session']}"}
+        cases: list[tuple[httpx.Auth, dict[str, str], int]] = [
+            (httpx.BasicAuth("alice", PASSWORD), {}, 201),
+            (httpx.DigestAuth("alice", PASSWORD), {}, 201),
+            (httpx.Auth(), session, 403),
+        ]
+        for auth, cookie, status in cases:
+            assert client.post("/post", json=text, auth=auth, headers=cookie).status_code == 201
+            assert client.post("/post", json=text, auth=auth, headers={**cookie, **foreign}).status_code == 403
+            assert client.post("/post", json=text, auth=auth, headers={**cookie, **named}).status_code == status
+        assert client.get("/home", headers={**session, **handshake, **foreign}).status_code == 403
+        assert client.get("/home", headers={**session, **handshake, "Origin": daemon.url}).status_code == 200
+        for path, auth in (
+            ("/basic", httpx.BasicAuth("alice", PASSWORD)),
+            ("/digest", httpx.DigestAuth("alice", PASSWORD)),
+        ):
+            assert client.get(path, auth=auth, headers={**handshake, **foreign}).status_code == 403
+            assert client.get(path, auth=auth, headers=handshake).status_code == 200
+        assert len(client.get("/post").json()) == 5
+
+
 def test_refused_login_is_the_same_for_unknown_user_and_wrong_password(daemon: Daemon) -> None:
     answers = [
         sign_in(daemon, "alice", "wrong"),
