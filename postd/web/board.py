@@ -21,6 +21,7 @@ from postd.http.urlencoded import decode_form, decode_number, decode_query
 from postd.model import POST_ID_MAX, Post, check_text
 from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.access import SAMPLE_USER, SchemeDescription
+from postd.web.fair_work import FairWork
 from postd.web.idempotency import KEPT_S
 from postd.web.openapi.samples import ORIGIN, SampleRequest, make_curl
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
@@ -46,17 +47,19 @@ class Board:
     app = Application()
     app.url_map.converters["post_id"] = PostIdConverter
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two by name
         self,
         store: PostStore,
         clients: PeerResolver,
         scheme: SchemeDescription | None,
+        work: FairWork,
         *,
         site_name: str,
         writable: bool,
     ) -> None:
         self._store = store
         self._clients = clients
+        self._work = work
         self._credentials = "" if scheme is None else scheme.curl
         self._writable = writable
         self._pages = BoardPages(site_name, writable=writable)
@@ -144,7 +147,20 @@ class Board:
         draft: Draft = _NOTHING,
         done: str = "",
     ) -> Response:
-        """Return the page with the first posts after an id, the last ones before an id, or the latest ones."""
+        """Return the page with the first posts after an id, the last ones before an id, or the latest ones.
+
+        Raises:
+            ServerBusyError: too much work of other clients waits.
+        """
+        async with self._work.turn(request.client_network):
+            listed = await self._read_list(after, before)
+        user = _identity(request).name
+        credentials = self._credentials.replace(SAMPLE_USER, quote(user))
+        curl = make_curl(_SAMPLE, credentials, origin=self._clients.origin(request) or ORIGIN)
+        made = self._pages.make_list(listed, user=user, curl=curl, draft=draft, key=_new_key(), done=done)
+        return _make_html(status, made)
+
+    async def _read_list(self, after: int | None, before: int | None) -> PostPage:
         # Read before the posts: a concurrent change is then shown twice rather than missed.
         revision = (await self._store.version()).revision
         posts: Sequence[tuple[int, str]] = ()
@@ -158,12 +174,7 @@ class Board:
             posts = await list_before(self._store, end if before is None else before, limit=PAGE_POSTS)
         first = (await self._store.list_posts(limit=1)).posts
         older = bool(posts and first and first[0][0] < posts[0][0])
-        listed = PostPage(revision, posts, posts[0][0] - 1 if older else 0, before, older)
-        user = _identity(request).name
-        credentials = self._credentials.replace(SAMPLE_USER, quote(user))
-        curl = make_curl(_SAMPLE, credentials, origin=self._clients.origin(request) or ORIGIN)
-        made = self._pages.make_list(listed, user=user, curl=curl, draft=draft, key=_new_key(), done=done)
-        return _make_html(status, made)
+        return PostPage(revision, posts, posts[0][0] - 1 if older else 0, before, older)
 
     async def _make_post_page(self, post: Post, revision: int, draft: Draft, *, was: str = "") -> Response:
         page = self._pages.make_post(

@@ -171,7 +171,8 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
     if has_board:
         to_write = (one for name, one in access.descriptions.items() if name in write)
         scheme = None if "open" in write else next(to_write, None)
-        board = Router(Board(store, access.clients, scheme, site_name=access.realm, writable="session" in write))
+        writable = "session" in write
+        board = Router(Board(store, access.clients, scheme, work, site_name=access.realm, writable=writable))
         signed_in = access.protect(board, ["session"], ProtectedResource(access.clients, "/board"))
         root.putChild(b"board", _ByMethod(board, signed_in, signed_in))
         documented.append(Board.app)
