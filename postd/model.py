@@ -49,7 +49,7 @@ class ChangeKind(StrEnum):
 
 
 class Change(Struct, frozen=True):
-    """An entry of the change log, with the post's text after this change.
+    """A change to a post, with the post's text after it.
 
     `revision` is the number of the change; `post` is None if the post was deleted.
     """

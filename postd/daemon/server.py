@@ -50,6 +50,10 @@ class StartCallbacks(Struct, frozen=True):
 class ServerParts:
     """The parts of a server, none of them started.
 
+    Args:
+        loaded: the settings.
+        shared_memory: for the store, if it is one of several workers.
+
     Attributes:
         settings: the current settings; a reload replaces them.
         authentication: likewise.
@@ -59,13 +63,13 @@ class ServerParts:
         ConfigError: a setting, or a file that the settings name, cannot be used.
     """
 
-    def __init__(self, loaded: LoadedSettings, *, reactor: IReactor) -> None:
+    def __init__(self, loaded: LoadedSettings, *, reactor: IReactor, shared_memory: int | None = None) -> None:
         settings, where = loaded.settings, loaded.where
         check_page_folders(loaded)
         self.settings = settings
         self._reactor = reactor
         self.tally = Tally() if settings.admin.listen else None
-        self.store = open_store(settings.store, where=where["store"], reactor=reactor)
+        self.store = open_store(settings.store, where=where["store"], reactor=reactor, shared_memory=shared_memory)
         if self.tally is not None:
             self.store.observer = self.tally.record_store
         self.events = Events(self.store, reactor=reactor)

@@ -94,14 +94,19 @@ def make_service(
 
 
 def make_worker(
-    loaded: LoadedSettings, sockets: Sequence[InheritedSocket], *, callbacks: StartCallbacks, reactor: IReactor
+    loaded: LoadedSettings,
+    sockets: Sequence[InheritedSocket],
+    shared_memory: int,
+    *,
+    callbacks: StartCallbacks,
+    reactor: IReactor,
 ) -> Server:
-    """Build the server of a worker process from the settings and sockets of its parent.
+    """Build the server of a worker process from the settings, sockets and shared memory of its parent.
 
     Raises:
         ConfigError: a file that the settings name cannot be used any more.
     """
-    parts = ServerParts(loaded, reactor=reactor)
+    parts = ServerParts(loaded, reactor=reactor, shared_memory=shared_memory)
     listeners = listening.adopt_sockets(sockets, parts.site, where=loaded.where["listen"], reactor=reactor)
     return Server(parts, listeners, callbacks=callbacks, reactor=reactor)
 

@@ -63,6 +63,7 @@ def main() -> int:
         service = make_worker(
             settings,
             [InheritedSocket(**one) for one in start_message["sockets"]],
+            start_message["memory"],
             callbacks=StartCallbacks(partial(parent.send, "accepting"), partial(parent.send, "ready"), fail),
             reactor=reactor,
         )

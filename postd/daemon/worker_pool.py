@@ -24,6 +24,7 @@ from postd.monitoring.tally import Metrics, Tally
 from postd.net.listening import Listener, close, hand_over_to_workers
 from postd.reactor import IReactor
 from postd.settings.loading import LoadedSettings
+from postd.store.replaced_texts import make_shared_memory
 
 RESTART_FIRST_S, RESTART_MAX_S = 0.1, 10.0
 """The delay before an ended worker is replaced: the first, and the longest; it doubles in between."""
@@ -66,6 +67,7 @@ class WorkerPool(Service):
         self._unexpected_ends = 0
         self._listeners = listeners
         self._sockets = hand_over_to_workers(listeners)
+        self._shared_memory = make_shared_memory()
         self._callbacks = callbacks
         self._reactor = reactor
         self._numbers = range(1, count + 1)
@@ -100,6 +102,7 @@ class WorkerPool(Service):
             await self._all_ended
             if killing.active():
                 killing.cancel()
+        os.close(self._shared_memory)
 
     def _kill_all(self) -> None:
         for worker in self._workers.values():
@@ -140,11 +143,14 @@ class WorkerPool(Service):
 
     def _start(self, number: int) -> None:
         self._restarts.pop(number, None)
-        # In the worker the sockets have the first numbers after the standard ones, in their order.
+        # In the worker the sockets have the first numbers after the standard ones, in their order; the memory the next.
         inherited = [replace(one, fd=FIRST_FD + place) for place, one in enumerate(self._sockets)]
         fds: dict[int, str | int] = {0: "w", 1: "r", 2: "r"}
         fds |= {there.fd: here.fd for there, here in zip(inherited, self._sockets, strict=True)}
-        message = {"number": number, **_encode_settings(self._loaded), "sockets": [asdict(one) for one in inherited]}
+        memory = FIRST_FD + len(inherited)
+        fds[memory] = self._shared_memory
+        sockets = [asdict(one) for one in inherited]
+        message = {"number": number, **_encode_settings(self._loaded), "sockets": sockets, "memory": memory}
         worker = WorkerProcess(number, message, self)
         command = [sys.executable, "-P", "-m", "postd.daemon.worker", str(number)]
         # A terminal sends both to all processes of its group; workers react to the parent's messages instead. The mask

@@ -26,14 +26,15 @@ class Page(Struct, frozen=True):
         version: of the posts at that moment.
         posts: id and text of each.
         more: whether posts with larger ids follow; not determined where none were asked for.
-        changes: all changes from the version that was asked about to this one, oldest first: the id of a post and its
-            new text, None for a deleted post. None if that is unknown, or they are more than `PAGE_CHANGES_MAX`.
+        changes: the posts that have changed since the version that was asked about: their ids, and their texts in this
+            version, None for a deleted post. None if that is unknown, or there were more than `PAGE_CHANGES_MAX`
+            changes.
     """
 
     version: Version
     posts: list[tuple[int, str]]
     more: bool
-    changes: Sequence[tuple[int, str | None]] | None = None
+    changes: Mapping[int, str | None] | None = None
 
 
 KEY_BYTES = 32
@@ -95,7 +96,10 @@ class IdempotencyKey(Struct, frozen=True):
 
 
 class PostStore(Protocol):
-    """Posts and the log of their changes. Ids only grow and are never used twice."""
+    """Posts and the log of their changes. Ids only grow and are never used twice.
+
+    The log has no texts: a text that was replaced or deleted is gone when the write returns.
+    """
 
     async def version(self) -> Version:
         """Return the current version of the posts."""
@@ -134,8 +138,13 @@ class PostStore(Protocol):
     async def delete_post(self, post_id: int, *, expected: str | None = None) -> None:
         """Remove a post; as `replace_post`."""
 
-    async def list_changes(self, *, after: int, limit: int) -> list[Change]:
+    async def list_changes(self, *, after: int, limit: int, since: int | None = None) -> list[Change | None]:
         """Return at most `limit` changes after revision `after`, oldest first, without gaps.
+
+        With `since`, the revision from which a client resumes, they are what is left of them: None in place of a change
+        that another one of the same post followed; and a post that was added after that revision is `added`, even if it
+        was updated since. Without it, for listeners, they are as they were made. Then only a change whose text is not
+        known any more is None: stores remember replaced texts for a moment.
 
         Raises:
             ChangesGoneError: the log no longer has the next change, or does not reach that revision.

@@ -18,7 +18,9 @@ STORE_URLS = (
 """The forms of a store URL, for messages."""
 
 
-def open_store(url: str, *, where: str, reactor: IReactor, upgrade: bool = True) -> Store:
+def open_store(
+    url: str, *, where: str, reactor: IReactor, upgrade: bool = True, shared_memory: int | None = None
+) -> Store:
     """Make the store that `url` names; nothing is opened yet.
 
     Args:
@@ -26,6 +28,7 @@ def open_store(url: str, *, where: str, reactor: IReactor, upgrade: bool = True)
         where: the setting that has the URL, for the error.
         reactor: as for the stores.
         upgrade: whether an SQLite file with an older schema is upgraded instead of refused. Redis has one schema.
+        shared_memory: that of the workers of a server (`postd.store.replaced_texts`).
 
     Raises:
         ConfigError: the URL is invalid.
@@ -34,7 +37,7 @@ def open_store(url: str, *, where: str, reactor: IReactor, upgrade: bool = True)
     if kind == "sqlite" and rest not in {"", ":memory:"} and "\0" not in rest:
         from postd.store.sqlite.store import SqliteStore
 
-        return SqliteStore(rest, reactor=reactor, upgrade=upgrade)
+        return SqliteStore(rest, reactor=reactor, upgrade=upgrade, shared_memory=shared_memory)
     if kind == "memory" and colon and not rest:
         from postd.store.sqlite.store import MemoryStore
 

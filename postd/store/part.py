@@ -40,15 +40,20 @@ async def read_by_pages(
         more = page.more
 
 
-def contiguous_changes(changes: Sequence[Change], *, after: int, latest: int) -> list[Change]:
-    """Return those of the changes after a revision that follow it without a gap; `latest` is the revision now.
+def contiguous_changes(changes: Sequence[tuple[int, Change | None]], *, after: int, latest: int) -> list[Change | None]:
+    """Return those of the changes after a revision that follow it without a gap.
 
     The log has a gap where it was trimmed, or where a store may have lost changes.
+
+    Args:
+        changes: each with its revision; None in place of a change that another one of its post followed.
+        after: the revision.
+        latest: the revision now.
 
     Raises:
         ChangesGoneError: the first change does not follow, or the log does not reach that revision.
     """
-    following = [change for revision, change in enumerate(changes, after + 1) if change.revision == revision]
+    following = [change for expected, (revision, change) in enumerate(changes, after + 1) if revision == expected]
     if after > latest or (after < latest and not following):
         raise ChangesGoneError(after)
     return following
@@ -56,16 +61,17 @@ def contiguous_changes(changes: Sequence[Change], *, after: int, latest: int) ->
 
 def proven_changes(
     entries: Sequence[tuple[str | None, int, str | None]], since: Version, version: Version
-) -> list[tuple[int, str | None]] | None:
-    """Return the changes from one version to another, as `postd.store.interface.Page.changes`.
+) -> dict[int, str | None] | None:
+    """Return the posts that changed from one version to another, as `postd.store.interface.Page.changes`.
 
     Args:
-        entries: tag, post id and text of all changes in the log from revision `since` to `version`, both included.
+        entries: all changes in the log from revision `since` to `version`, both included: the tag of each, the id of
+            its post, and the text that the post has now.
         since: the earlier version, perhaps of another history: the log proves that it is not by its tag.
         version: the current one.
     """
     if since == version:
-        return []
+        return {}
     if not entries or entries[0][0] != since.tag or len(entries) != version.revision - since.revision + 1:
         return None
-    return [(post_id, text) for _, post_id, text in entries[1:]]
+    return {post_id: text for _, post_id, text in entries[1:]}

@@ -6,7 +6,7 @@ one version. A change replaces one piece. Responses in progress keep the pieces 
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from itertools import pairwise
 from sys import maxsize
 
@@ -199,10 +199,10 @@ class EncodedPosts:
             self._publish(pieces)
             self._version = page.version
 
-    async def _apply(self, changes: Sequence[tuple[int, str | None]]) -> list[Piece]:
+    async def _apply(self, changes: Mapping[int, str | None]) -> list[Piece]:
         """Return the pieces after some changes. The old pieces stay in use until the new ones are complete."""
         affected: dict[int, dict[int, str | None]] = {}
-        for post_id, text in changes:
+        for post_id, text in changes.items():
             index = bisect_left(self._highs, post_id)
             if index < len(self._pieces) and self._pieces[index].low < post_id:
                 affected.setdefault(index, {})[post_id] = text

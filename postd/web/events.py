@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import LoopingCall
+from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 
 from postd.auth.identity import Revalidate
@@ -105,6 +105,8 @@ class Events:
         self._join(latest)
         try:
             heartbeats = self._heartbeats
+            # Up to `latest`: a text that was replaced or deleted before the request is not sent any more.
+            resumed_at = after if after is not None and after < latest else None
             data = b"retry: %d\n" % _RETRY_MS
             if after is None:
                 data += b"\n" + _encode_reset(latest)
@@ -116,32 +118,42 @@ class Events:
                 if data:
                     yield [data]
                 try:
-                    data, after = await self._read(after)
+                    data, after = await self._read(after, resumed_at)
                 except StoreUnavailableError:
                     data, self._catching_up = b"", True  # the stream resumes when the store is available again
+                if after >= latest:
+                    resumed_at = None
                 if not data:
                     await self._wait()
                     data, heartbeats = (_HEARTBEAT if heartbeats != self._heartbeats else b""), self._heartbeats
         finally:
             self._leave()
 
-    async def _read(self, after: int) -> tuple[bytes, int]:
-        """Return the encoded changes after a revision, at most one batch, and the revision of the last of them."""
-        if after == self._latest:
-            return b"", after
-        events: list[bytes] = []
-        revision = after
-        while len(events) < BATCH_MAX and revision + 1 in self._recent:
-            revision += 1
-            events.append(self._recent[revision])
-        if events:
-            return b"".join(events), revision
-        try:
-            changes = await self._store.list_changes(after=after, limit=BATCH_MAX)
-        except ChangesGoneError:
-            latest = (await self._store.version()).revision
-            return _encode_reset(latest), latest
-        return b"".join(map(_encode, changes)), changes[-1].revision if changes else after
+    async def _read(self, after: int, resumed_at: int | None) -> tuple[bytes, int]:
+        """Return the encoded changes after a revision, at most one batch, and the revision that they lead to.
+
+        With `resumed_at`, the revision from which a client resumes, they are what is left of them.
+        """
+        while resumed_at is not None or after != self._latest:
+            events: list[bytes] = []
+            while resumed_at is None and len(events) < BATCH_MAX and after + 1 in self._recent:
+                after += 1
+                events.append(self._recent[after])
+            if not events:
+                try:
+                    changes = await self._store.list_changes(after=after, limit=BATCH_MAX, since=resumed_at)
+                except ChangesGoneError:
+                    latest = (await self._store.version()).revision
+                    return _encode_reset(latest), latest
+                if not changes:
+                    break
+                after += len(changes)
+                events = [_encode(change) for change in changes]
+            data = b"".join(events)
+            if data:
+                return data, after
+            await deferLater(self.clock, 0)
+        return b"", after
 
     def _join(self, latest: int) -> None:
         self.subscribers += 1
@@ -183,7 +195,7 @@ class Events:
             revision, before = (await self._store.version()).revision, self._latest
             catching_up, self._catching_up = self._catching_up, False
             if revision != before:
-                self._add(await self._store.list_changes(after=before, limit=RECENT_MAX))
+                self._add(before, await self._store.list_changes(after=before, limit=RECENT_MAX))
             if catching_up or revision != before:
                 self._wake()
         except ChangesGoneError:  # more changes than the log holds, or the store was replaced
@@ -193,10 +205,10 @@ class Events:
         except StoreUnavailableError:
             pass  # the store logs it
 
-    def _add(self, changes: Iterable[Change]) -> None:
-        for change in changes:
-            self._recent[change.revision] = _encode(change)
-            self._latest = max(self._latest, change.revision)  # a poll may complete after a later one
+    def _add(self, before: int, changes: Iterable[Change | None]) -> None:
+        for revision, change in enumerate(changes, before + 1):
+            self._recent[revision] = _encode(change)
+            self._latest = max(self._latest, revision)  # a poll may complete after a later one
         for revision in list(self._recent)[:-RECENT_MAX]:
             del self._recent[revision]
 
@@ -230,7 +242,10 @@ def _decode_start(request: Request, latest: int) -> int | None:
     return None if revision is None or revision > latest else revision
 
 
-def _encode(change: Change) -> bytes:
+def _encode(change: Change | None) -> bytes:
+    """Encode a change; one of which nothing is left is no event."""
+    if change is None:
+        return b""
     data: dict[str, Any] = {"id": change.id} if change.post is None else {"id": change.id, "post": change.post}
     return b"event: %b\nid: %d\ndata: %b\n\n" % (change.kind.encode(), change.revision, orjson.dumps(data))
 

@@ -180,6 +180,15 @@ def test_import_into_a_locked_store_fails_at_once(store: Path) -> None:
     assert "locked" in error
 
 
+@pytest.mark.parametrize("command", [["copy", "--to", "sqlite:new.db"], ["backup", "new.db"], ["export", "new.db"]])
+def test_deleted_text_is_in_no_copy(store: Path, command: list[str]) -> None:
+    added = [f"INSERT INTO post (post) VALUES ('deleted text {n}')" for n in range(3)]
+    run_sql(store, "PRAGMA secure_delete = OFF", *added, "DELETE FROM post WHERE post LIKE 'deleted text %'")
+    assert b"deleted text" in store.read_bytes()
+    assert postd(store.parent, *command)[0] == 0
+    assert b"deleted text" not in (store.parent / "new.db").read_bytes()
+
+
 @pytest.mark.parametrize("command", [["copy", "--to", "sqlite:new.db"], ["backup", "new.db"]])
 def test_copy_and_backup_continue_ids_and_revisions(store: Path, command: list[str]) -> None:
     run_sql(store, "INSERT INTO failure (key, expires) VALUES (x'00', 9e9)")

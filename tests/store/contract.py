@@ -6,7 +6,8 @@ is persistent. A whole store fulfills `StoreContract` or, if its place is persis
 store without posts fulfills `LoginStoreContract`.
 """
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import random
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -299,7 +300,7 @@ class ImportContract:
         after = await store.version()
         assert after.revision == before.revision + 3
         assert after.tag != before.tag
-        changes = await store.list_changes(after=before.revision, limit=10)
+        changes = list(filter(None, await store.list_changes(after=before.revision, limit=10)))
         assert [change.revision for change in changes] == [2, 3, 4]
         assert {(change.kind, change.id, change.post) for change in changes} == {
             (ChangeKind.ADDED, 4, "four"),
@@ -323,7 +324,7 @@ class ImportContract:
         assert await import_posts(store, [(n, f"post {n}") for n in range(many + 1, 1, -1)]) == many
         assert (await store.version()).revision == many + 1
         reach = many + 1 - CHANGES_KEPT
-        kept = await store.list_changes(after=reach, limit=2 * CHANGES_KEPT)
+        kept = list(filter(None, await store.list_changes(after=reach, limit=2 * CHANGES_KEPT)))
         assert [change.revision for change in kept] == list(range(reach + 1, many + 2))
         assert len({change.id for change in kept}) == CHANGES_KEPT
         assert isinstance(await error_of(store.list_changes(after=0, limit=1)), ChangesGoneError)
@@ -375,7 +376,7 @@ class ImportContract:
         posts = list(enumerate(kinds, 1))
         assert await import_posts(store, posts) == len(posts)
         assert await posts_of(store) == posts
-        assert [change.post for change in await store.list_changes(after=0, limit=100)] == kinds
+        assert [change and change.post for change in await store.list_changes(after=0, limit=100)] == kinds
 
     @ensureDeferred
     async def test_store_not_started_refuses_to_read_and_import(self, make_store: MakeStore) -> None:
@@ -544,7 +545,7 @@ class PostStoreContract(ImportContract):
         assert await store.version() == version
 
     @ensureDeferred
-    async def test_log_has_each_change_with_its_text(self, store: Store) -> None:
+    async def test_listeners_get_each_change_as_it_was_made(self, store: Store) -> None:
         await store.add_post("one")
         await store.replace_post(1, "uno")
         await store.delete_post(1)
@@ -558,6 +559,64 @@ class PostStoreContract(ImportContract):
         assert await store.list_changes(after=3, limit=10) == []
 
     @ensureDeferred
+    async def test_replay_has_the_last_change_of_each_post(self, store: Store) -> None:
+        for text in ("one", "two"):
+            await store.add_post(text)
+        for text in ("uno", "eins"):
+            await store.replace_post(1, text)
+        await store.delete_post(2)
+        await store.add_post("three")
+        deleted, added = Change(5, ChangeKind.DELETED, 2, None), Change(6, ChangeKind.ADDED, 3, "three")
+        for since, kind in ((0, ChangeKind.ADDED), (1, ChangeKind.UPDATED), (3, ChangeKind.UPDATED)):
+            left = [None, None, None, Change(4, kind, 1, "eins"), deleted, added]
+            assert await store.list_changes(after=since, limit=10, since=since) == left[since:]
+            assert [*await store.list_changes(after=4, limit=1, since=since)] == [deleted]
+        assert await store.list_changes(after=0, limit=3, since=0) == [None, None, None]
+        assert await store.list_changes(after=3, limit=1, since=0) == [Change(4, ChangeKind.ADDED, 1, "eins")]
+
+    @ensureDeferred
+    async def test_replay_has_a_deleted_post_that_is_imported_again(self, store: Store) -> None:
+        await store.add_post("one")
+        await store.delete_post(1)
+        await import_posts(store, [(1, "again")])
+        await store.replace_post(1, "last")
+        for since in (0, 1, 2):
+            left = [None, None, None, Change(4, ChangeKind.ADDED, 1, "last")]
+            assert await store.list_changes(after=since, limit=9, since=since) == left[since:]
+        assert await store.list_changes(after=3, limit=9, since=3) == [Change(4, ChangeKind.UPDATED, 1, "last")]
+
+    @ensureDeferred
+    async def test_replay_of_any_history_leads_to_the_posts(self, store: Store) -> None:
+        chance = random.Random(7)
+        posts: dict[int, str] = {}
+        states = [dict(posts)]
+        for n in range(120):
+            post_id = chance.choice([*posts, 0])
+            match chance.randrange(4) if post_id else 0:
+                case 0 | 1:
+                    post_id = await store.add_post(f"text {n}")
+                    posts[post_id] = f"text {n}"
+                case 2:
+                    await store.replace_post(post_id, f"text {n}")
+                    posts[post_id] = f"text {n}"
+                case 3:
+                    await store.delete_post(post_id)
+                    del posts[post_id]
+            states.append(dict(posts))
+        for since, state in enumerate(states):
+            after = since
+            changed = set[int]()
+            while changes := await store.list_changes(after=after, limit=chance.randrange(1, 30), since=since):
+                after += len(changes)
+                for change in filter(None, changes):
+                    assert change.id not in changed
+                    changed.add(change.id)
+                    known = change.id in state
+                    assert change.kind == ("deleted" if change.post is None else "updated" if known else "added")
+                    state[change.id] = change.post or ""
+            assert {post_id: text for post_id, text in state.items() if text} == posts
+
+    @ensureDeferred
     async def test_page_has_the_changes_since_a_version(self, store: Store) -> None:
         await store.add_post("one")
         versions = [await store.version()]
@@ -569,8 +628,9 @@ class PostStoreContract(ImportContract):
         ):
             await write
             versions.append(await store.version())
-        since = [(2, "two"), (1, "uno"), (2, None), (5, "five"), (7, "seven")]
-        for version, changes in zip(versions, (since, since[1:], since[2:], since[3:], []), strict=True):
+        imported: dict[int, str | None] = {5: "five", 7: "seven"}
+        since = [{2: None, 1: "uno"} | imported, {1: "uno", 2: None} | imported, {2: None} | imported, imported, {}]
+        for version, changes in zip(versions, since, strict=True):
             page = await store.list_posts(after=1, limit=1, since=version)
             assert page == Page(versions[-1], [(5, "five")], more=True, changes=changes)
         assert (await store.list_posts(limit=0, since=versions[-2])).posts == []
@@ -578,7 +638,7 @@ class PostStoreContract(ImportContract):
 
     @ensureDeferred
     async def test_changes_since_a_version_of_another_history_are_unknown(self, store: Store) -> None:
-        async def changes(revision: int, tag: str) -> Sequence[tuple[int, str | None]] | None:
+        async def changes(revision: int, tag: str) -> Mapping[int, str | None] | None:
             return (await store.list_posts(limit=1, since=Version(revision, tag))).changes
 
         for text in ("one", "two", "three"):
@@ -587,7 +647,7 @@ class PostStoreContract(ImportContract):
         for revision in range(6):
             assert await changes(revision, "00" * 8) is None
         assert await changes(2, now.tag) is None
-        assert await changes(3, now.tag) == []
+        assert await changes(3, now.tag) == {}
         await import_posts(store, [], revision=100)
         assert await changes(3, now.tag) is None  # 4 to 100 are not in the log
         raised = await store.version()
@@ -600,7 +660,7 @@ class PostStoreContract(ImportContract):
         version = await store.version()
         many = [(n, f"post {n}") for n in range(2, PAGE_CHANGES_MAX + 2)]
         await import_posts(store, many)
-        assert (await store.list_posts(limit=1, since=version)).changes == many
+        assert (await store.list_posts(limit=1, since=version)).changes == dict(many)
         await store.add_post("one more")
         assert (await store.list_posts(limit=1, since=version)).changes is None
 
@@ -609,7 +669,7 @@ class PostStoreContract(ImportContract):
         beyond = TRIMMED_BEYOND
         for _ in range(0, CHANGES_KEPT + beyond, 100):
             await gatherResults([started(store.add_post("x")) for _ in range(100)])
-        kept = await store.list_changes(after=beyond, limit=2 * CHANGES_KEPT)
+        kept = list(filter(None, await store.list_changes(after=beyond, limit=2 * CHANGES_KEPT)))
         assert [kept[0].revision, kept[-1].revision, len(kept)] == [beyond + 1, CHANGES_KEPT + beyond, CHANGES_KEPT]
         for out_of_reach in (0, CHANGES_KEPT + beyond + 1):
             assert isinstance(await error_of(store.list_changes(after=out_of_reach, limit=1)), ChangesGoneError)
@@ -673,7 +733,7 @@ class LastingPostStoreContract(PostStoreContract):
         again = await open_store(make_store)
         assert (await again.list_posts(limit=10)).posts == [(1, "uno")]
         assert await again.version() == version
-        assert [change.revision for change in await again.list_changes(after=0, limit=10)] == [1, 2, 3, 4]
+        assert len(await again.list_changes(after=0, limit=10)) == 4
         assert await again.add_post("three") == 3
         await again.stop()
 
@@ -684,6 +744,20 @@ class LastingPostStoreContract(PostStoreContract):
         assert (await there.list_posts(limit=10)).posts == [(1, "one")]
         assert await there.add_post("two") == 2
         assert await here.version() == await there.version()
+        await here.stop()
+        await there.stop()
+
+    @ensureDeferred
+    async def test_replay_of_another_process_has_no_replaced_text(self, make_store: MakeStore) -> None:
+        here, there = await open_store(make_store), await open_store(make_store)
+        await here.add_post("one")
+        await here.add_post("two")
+        assert len(await there.list_changes(after=0, limit=9, since=0)) == 2
+        await here.replace_post(1, "uno")
+        await here.delete_post(2)
+        left = [Change(3, ChangeKind.ADDED, 1, "uno"), Change(4, ChangeKind.DELETED, 2, None)]
+        for store in (here, there):
+            assert await store.list_changes(after=0, limit=9, since=0) == [None, None, *left]
         await here.stop()
         await there.stop()
 

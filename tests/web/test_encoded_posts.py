@@ -139,7 +139,7 @@ class SqlitePlace:
 
 
 class RedisPlace:
-    KEYS = ("postd:version", "postd:changes", "postd:posts", "postd:last_id")
+    KEYS = ("postd:version", "postd:log", "postd:changed", "postd:posts", "postd:last_id")
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
@@ -161,7 +161,7 @@ class RedisPlace:
                 self._ask("RESTORE", key, 0, value)
 
     def forget_changes(self) -> None:
-        self._ask("XTRIM", "postd:changes", "MAXLEN", 2)
+        self._ask("XTRIM", "postd:log", "MAXLEN", 2)
 
 
 @pytest.fixture(scope="module")

@@ -178,6 +178,36 @@ class ResumeTests:
         api.add("three")
         assert again.wait() == [added(4, 3, "three")]
 
+    def test_resumed_stream_has_the_last_change_of_each_post(self, api: InMemoryApi) -> None:
+        listener = Subscriber(api)
+        for text in ("one", "two", "three"):
+            api.add(text)
+        for text in ("uno", "eins"):
+            put(api, 1, text)
+        ask(api, "DELETE", "/post/2")
+        # The process has not read the changes for its other subscriber yet.
+        left = [
+            added(3, 3, "three"),
+            Event("added", 5, {"id": 1, "post": "eins"}),
+            Event("deleted", 6, {"id": 2}),
+        ]
+        assert Subscriber(api, Last_Event_ID="0").read() == left
+        resumed = Subscriber(api, "/post/events?after=1")
+        assert resumed.read() == [left[0], Event("updated", 5, {"id": 1, "post": "eins"}), left[2]]
+        assert [event.number for event in listener.wait()] == [1, 2, 3, 4, 5, 6]
+        assert Subscriber(api, Last_Event_ID="0").read() == left
+        put(api, 1, "ein")
+        put(api, 1, "one")
+        assert [event.data["post"] for event in resumed.wait()] == ["ein", "one"]
+
+    def test_resumed_stream_reads_on_over_many_changes_of_which_nothing_is_left(self, api: InMemoryApi) -> None:
+        api.add("one")
+        writer: Any = api.store.database.writer
+        many = 3 * BATCH_MAX
+        writer.executemany("UPDATE post SET post = ?", [(f"text {n}",) for n in range(many)])
+        events = Subscriber(api, Last_Event_ID="0").wait()
+        assert events == [Event("added", many + 1, {"id": 1, "post": f"text {many - 1}"})]
+
     def test_stream_resumes_from_the_initial_id(self, api: InMemoryApi) -> None:
         api.add("one")
         first = Subscriber(api)

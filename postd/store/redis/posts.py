@@ -60,7 +60,8 @@ class RedisPosts(StorePart[RedisDatabase]):
         more = len(posts) > limit
         changes = None
         if since is not None:
-            changes = proven_changes([_decode_entry(fields) for _, fields in entries], since, version)
+            logged = [(tag, int(post_id), text or None) for tag, post_id, text in entries]
+            changes = proven_changes(logged, since, version)
         return Page(version, posts[:limit] if more else posts, more, changes)
 
     async def get_post(self, post_id: int) -> Post:
@@ -84,10 +85,10 @@ class RedisPosts(StorePart[RedisDatabase]):
     async def delete_post(self, post_id: int, *, expected: str | None = None) -> None:
         _raise_from(await self._write(_DELETE, _new_tag(), post_id, expected or ""), post_id)
 
-    async def list_changes(self, *, after: int, limit: int) -> list[Change]:
-        latest_text, entries = await self._read(_LIST_CHANGES, after + 1, limit)
+    async def list_changes(self, *, after: int, limit: int, since: int | None = None) -> list[Change | None]:
+        latest_text, entries = await self._read(_LIST_CHANGES, after + 1, limit, "" if since is None else since)
         latest = self._revision(latest_text)
-        changes = [_decode_change(name, fields) for name, fields in entries]
+        changes = [(int(entry[0]), _decode_change(*entry)) for entry in entries]
         return contiguous_changes(changes, after=after, latest=latest)
 
     def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
@@ -120,15 +121,8 @@ def _decode(member: str) -> tuple[int, str]:
     return int(post_id), text
 
 
-def _decode_change(name: str, fields: Sequence[str]) -> Change:
-    values = dict(zip(fields[::2], fields[1::2], strict=True))
-    return Change(int(name.partition("-")[0]), ChangeKind(values["kind"]), int(values["id"]), values.get("post"))
-
-
-def _decode_entry(fields: Sequence[str]) -> tuple[str | None, int, str | None]:
-    """Return the tag of a change (None if an older postd wrote it), the id and the text of its post."""
-    values = dict(zip(fields[::2], fields[1::2], strict=True))
-    return values.get("tag"), int(values["id"]), values.get("post")
+def _decode_change(revision: str, kind: str, post_id: str, text: str) -> Change | None:
+    return Change(int(revision), ChangeKind(kind), int(post_id), text or None) if kind else None
 
 
 def _raise_from(outcome: str, post_id: int) -> None:

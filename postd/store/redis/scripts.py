@@ -25,8 +25,15 @@ KEYS = {
     "LAST_ID": "postd:last_id",
     # A hash of "revision" and "tag".
     "VERSION": "postd:version",
-    # A stream; the id of an entry is the revision, then "-0".
-    "CHANGES": "postd:changes",
+    # The log, without texts: a stream of "kind", "id", "tag", and perhaps "added", the revision that added the post.
+    # The number of an entry is the revision, then "-0".
+    "CHANGES": "postd:log",
+    # The ids in the log, scored by the revision of the last change of each post.
+    "CHANGED": "postd:changed",
+    # Prefix, before a revision, of the text that this change made: for a second after another change replaced it.
+    "REPLACED": "postd:replaced:",
+    # The log of older versions, which had texts.
+    "OLD_CHANGES": "postd:changes",
     # Prefix, before the name of a service key.
     "KEY": "postd:key:",
     # Prefix of the set of counts of a nonce; all nonces, scored by their expiry.

@@ -26,9 +26,11 @@ from postd.reactor import IReactor
 from postd.store.failure_reporter import FailureReporter
 from postd.store.group_commit import GroupCommit, Outcome
 from postd.store.interface import OperationObserver, ignore_operation
+from postd.store.replaced_texts import ReplacedTexts
 from postd.store.sqlite.batches import InsertRow, Write, run_batch
 from postd.store.sqlite.commit_detector import CommitDetector
 from postd.store.sqlite.database_file import DatabaseFile, remaining_timeout_ms, transaction
+from postd.store.sqlite.deleted_texts import DeletedTexts
 from postd.store.sqlite.errors import is_locked, store_error
 from postd.store.sqlite.file_locks import Identity, identity_of
 from postd.store.sqlite.read_cache import TABLES, ReadCache
@@ -52,6 +54,9 @@ _FRAMES_OF_A_ROW_MAX = 4
 """Frames that a row of a batch adds to the log at most: pages of its table and its index, and their splits. Rows with
 random keys were measured to add 2.2 each, those of one nonce next to nothing."""
 
+_ALONE_TIMEOUT_MS = 100
+"""How long `run_on_file` waits for readers, while other processes cannot write."""
+
 _CHECKPOINT_TIMEOUT_MS = 1000
 """How long `stop` waits for other readers of a file that was moved away."""
 
@@ -69,6 +74,7 @@ class SqliteDatabase:
         reactor: its clock times the waits; results come back on its thread.
         thread: runs the writes that may have to wait; by default a thread of its own.
         upgrade: whether a file with an older schema is upgraded instead of refused.
+        shared_memory: for `replaced_texts`, shared with other processes.
 
     Attributes:
         description: the store for the log and for messages.
@@ -79,12 +85,20 @@ class SqliteDatabase:
         write_queue: the writes that wait for their commit.
         file_check: calls `check_file` each second.
         service_keys: cache of the keys in this file; emptied when another file is opened.
+        deleted_texts: those that are to be removed from the file.
+        replaced_texts: those that listeners may still need.
     """
 
     _log = Logger()
 
     def __init__(
-        self, path: str, *, reactor: IReactor, thread: WriterThread | None = None, upgrade: bool = True
+        self,
+        path: str,
+        *,
+        reactor: IReactor,
+        thread: WriterThread | None = None,
+        upgrade: bool = True,
+        shared_memory: int | None = None,
     ) -> None:
         self._file = DatabaseFile(path, upgrade=upgrade)
         self.observer: OperationObserver = ignore_operation
@@ -105,11 +119,13 @@ class SqliteDatabase:
         self._has_started = False
         self._not_open = f"{path}: not open yet"
         self._replaced = f"{path}: it was moved, removed or replaced"
+        self.deleted_texts = DeletedTexts(self.run_on_file, clock=reactor)
+        self.replaced_texts = ReplacedTexts(shared_memory)
         self._reads, self._writes = (FailureReporter(self._log, what, reactor) for what in ("reading", "writing"))
         self.write_queue: GroupCommit[Write] = GroupCommit(self._commit, clock=reactor)
 
     def prepare(self, *, create: bool = True) -> None:
-        self._file.open_writer(create=create, check_whole=True).close()
+        self._file.prepare(create=create)
 
     async def start(self) -> None:
         self._thread.start()
@@ -120,11 +136,13 @@ class SqliteDatabase:
             self._opening = Deferred.fromCoroutine(self._retry_open(error.why))
             await self._opening
         self._has_started = True
+        self.deleted_texts.remove_later()  # those that a killed process has left
         self.file_check.start(_CHECK_FILE_EVERY_S, now=False)
 
     async def stop(self) -> None:
         if self.file_check.running:
             self.file_check.stop()
+        self.deleted_texts.stop()
         if self._opening is not None:
             self._opening.addErrback(lambda _: None)
             self._opening.cancel()
@@ -250,6 +268,31 @@ class SqliteDatabase:
             raise StoreUnavailableError(self._not_open)
         return await self._thread.run(in_thread)
 
+    async def run_on_file(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
+        """Run a function outside of a transaction, with the writing connection and a descriptor of the file.
+
+        No process of postd writes to the file meanwhile.
+
+        Raises:
+            StoreUnavailableError: the file is not open, or cannot be used.
+        """
+
+        def in_thread() -> T:
+            if self.writer is None or self._write_turn is None:
+                raise StoreUnavailableError(self._not_open)
+            if not self._file_is_in_place():
+                raise StoreUnavailableError(self._replaced)
+            try:
+                with self._write_turn.turn():
+                    self._file.set_busy_timeout(self.writer, _ALONE_TIMEOUT_MS)
+                    return work(self.writer, self._write_turn.descriptor)
+            except sqlite3.Error as error:
+                raise self._unavailable(error) from None
+            except OSError as error:
+                raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
+
+        return await self._thread.run(in_thread)
+
     def check_file(self) -> None:
         """Close the file if another one is at its path, and open that one."""
         if self.reader is not None and not self._file_is_in_place():
@@ -311,6 +354,7 @@ class SqliteDatabase:
             while not await self._thread.run(self._leave_file):
                 await deferLater(self._reactor, _RETRY_OPEN_AFTER_S)
         await self._retry_open(self._replaced)
+        self.deleted_texts.remove_later()
         self._log.info("store: opened {path}", path=self._file.path)
 
     def _reopen_failed(self, failure: Failure) -> None:

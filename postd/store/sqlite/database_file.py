@@ -19,7 +19,10 @@ from urllib.parse import quote
 from twisted.logger import Logger
 
 from postd.errors import StoreMissingError, StoreOlderError, StoreRefusedError, StoreUnavailableError
+from postd.store.sqlite.deleted_texts import SEARCHED_MAX_BYTES, root_of_posts, vacuum
 from postd.store.sqlite.errors import store_error
+from postd.store.sqlite.file_locks import SharedFile
+from postd.store.sqlite.unused_space import find_texts
 from postd.store.sqlite.upgrade_copy import check_room, keep_upgrade_copy, size_of
 from postd.store.sqlite.wal_files import is_in_use, log_is_of_another
 
@@ -34,6 +37,9 @@ BUSY_TIMEOUT_MS = 5000
 
 CHECKED_WHOLE_MAX_BYTES = 256 * 1024 * 1024
 """A larger file is not checked from end to end at start."""
+
+_SCHEMA_WITHOUT_TEXTS = 7
+"""The first schema whose change log has no texts, and whose users overwrite what they delete."""
 
 _SELECT_SCHEMA = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
 
@@ -76,6 +82,21 @@ class DatabaseFile:
         self._synced = True
         self._busy_timeout_ms = BUSY_TIMEOUT_MS
 
+    def prepare(self, *, create: bool = False) -> None:
+        """Check the file as `open_writer`, from end to end if it is not too large; upgrade it, or create it.
+
+        If it may be upgraded, texts of deleted posts in its unused space are removed, too.
+        """
+        with closing(self.open_writer(create=create, check_whole=True)) as connection:
+            root = root_of_posts(connection)
+        if not self._may_upgrade or Path(self.path).stat().st_size > SEARCHED_MAX_BYTES:
+            return
+        with closing(SharedFile(self.path, os.O_RDONLY)) as file:
+            is_found = any(find_texts(file.descriptor, root))
+        if is_found:
+            with closing(self.open_writer()) as connection:
+                self._vacuum(connection)
+
     def open_writer(self, *, create: bool = False, check_whole: bool = False) -> sqlite3.Connection:
         """Open the file for writing, and upgrade its schema if it is older.
 
@@ -111,6 +132,8 @@ class DatabaseFile:
             self._set_journal(connection)
             if schema < len(steps):
                 self._upgrade(connection, steps)
+            if 0 < schema < _SCHEMA_WITHOUT_TEXTS:
+                self._vacuum(connection)
             connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
             self._synced, self._busy_timeout_ms = True, BUSY_TIMEOUT_MS
 
@@ -187,6 +210,7 @@ class DatabaseFile:
             raise StoreRefusedError(f"{self.path}: it is an SQLite database of another program, not of postd")
 
     def _set_journal(self, connection: sqlite3.Connection) -> None:
+        connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")  # first: the other writes to the file
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
@@ -228,11 +252,24 @@ class DatabaseFile:
             self._check_tables(connection, steps)
         if copy:
             self._log.info(
-                "store: {path} was upgraded from schema {schema} to {known}; a copy of the old file is {copy}",
+                "store: {path} was upgraded from schema {schema} to {known}; a copy of the old file{which} is {copy}",
                 path=self.path,
                 schema=schema,
                 known=len(steps),
+                which=", which has texts of deleted posts," if schema < _SCHEMA_WITHOUT_TEXTS else "",
                 copy=copy,
+            )
+
+    def _vacuum(self, connection: sqlite3.Connection) -> None:
+        """Remove the texts of deleted posts from unused space. The file can be used without, until the next start."""
+        try:
+            vacuum(connection)
+        except sqlite3.Error as error:
+            self._log.error(
+                "store: {why}: unused space of the file still has texts of deleted posts; VACUUM takes {room} in the "
+                "folder of the file, and as much in that for temporary files",
+                why=store_error(error, self.path).why,
+                room=_mebibytes(connection),
             )
 
     def _keep_copy(self, connection: sqlite3.Connection, schema: int, known: int) -> str:
@@ -246,7 +283,7 @@ class DatabaseFile:
                 raise self._no_copy(connection, schema, known, why) from None
 
     def _no_copy(self, connection: sqlite3.Connection, schema: int, known: int, why: str | None) -> StoreRefusedError:
-        room = f"{size_of(connection) // 2**20 + 1} MiB in a folder that postd may write to"
+        room = f"{_mebibytes(connection)} in a folder that postd may write to"
         return StoreRefusedError(
             f"{self.path}: it cannot be upgraded from schema {schema} to {known}: the backup copy cannot be "
             f"made: {why}; it takes {room}"
@@ -273,6 +310,10 @@ class DatabaseFile:
             raise StoreRefusedError(
                 f"{self.path}: it is damaged; restore a backup, or try sqlite3's .recover ({found.splitlines()[-1]})"
             )
+
+
+def _mebibytes(connection: sqlite3.Connection) -> str:
+    return f"{size_of(connection) // 2**20 + 1} MiB"
 
 
 def schema_steps() -> list[str]:

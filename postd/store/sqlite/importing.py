@@ -124,8 +124,8 @@ _COPY_STAGED = "INSERT INTO post (id, post) SELECT id, post FROM {table} ORDER B
 # Counted back from the last post: only changes that the log keeps are inserted.
 _LOG_LATEST = """
     INSERT INTO change
-    SELECT revision + 1 - row_number() OVER (ORDER BY latest.id DESC), 'added', latest.id, latest.post, version.tag
-    FROM (SELECT id, post FROM {table} ORDER BY id DESC LIMIT ?) AS latest, version
+    SELECT revision + 1 - row_number() OVER (ORDER BY latest.id DESC), 'added', latest.id, version.tag
+    FROM (SELECT id FROM {table} ORDER BY id DESC LIMIT ?) AS latest, version
 """
 
 

@@ -1,7 +1,7 @@
 """Posts in SQLite, their version, and the log of their changes (`postd.store.interface.PostStore`)."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -70,30 +70,35 @@ class SqlitePosts(StorePart[SqliteDatabase]):
         return await self._write(write, changes=_CHANGES)
 
     async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
-        def write(connection: sqlite3.Connection) -> None:
-            changing = "UPDATE post SET post = ? WHERE id = ? AND post = coalesce(?, post)"
-            if not connection.execute(changing, (text, post_id, expected)).rowcount:
-                raise _refusal(connection, post_id)
-
-        await self._write(write, changes=_CHANGES)
+        await self._change_post("UPDATE post SET post = :text", post_id, text, expected)
 
     async def delete_post(self, post_id: int, *, expected: str | None = None) -> None:
+        await self._change_post("DELETE FROM post", post_id, None, expected)
+
+    async def _change_post(self, statement: str, post_id: int, text: str | None, expected: str | None) -> None:
+        """Replace or delete a post; remember the text that it had."""
+
         def write(connection: sqlite3.Connection) -> None:
-            deleting = "DELETE FROM post WHERE id = ? AND post = coalesce(?, post)"
-            if not connection.execute(deleting, (post_id, expected)).rowcount:
-                raise _refusal(connection, post_id)
+            before = _select_text(connection, post_id)
+            if expected is not None and before != expected:
+                raise PostChangedError(post_id)
+            if before != text:
+                connection.execute(f"{statement} WHERE id = :id", {"id": post_id, "text": text})
+                revision, tag = connection.execute(_SELECT_VERSION).fetchone()
+                self.database.replaced_texts.add(revision, tag, before)
 
         await self._write(write, changes=_CHANGES)
+        self.database.deleted_texts.remove_later()
 
-    async def list_changes(self, *, after: int, limit: int) -> list[Change]:
-        def query(connection: sqlite3.Connection) -> list[Change]:
+    async def list_changes(self, *, after: int, limit: int, since: int | None = None) -> list[Change | None]:
+        recall = self.database.replaced_texts.get if since is None else None
+
+        def query(connection: sqlite3.Connection) -> list[Change | None]:
             with transaction(connection):  # both queries see the same state
                 latest = _select_version(connection).revision
-                rows = connection.execute(
-                    "SELECT revision, kind, id, post FROM change WHERE revision > ? ORDER BY revision LIMIT ?",
-                    (after, limit),
-                ).fetchall()
-            changes = [Change(revision, ChangeKind(kind), post_id, text) for revision, kind, post_id, text in rows]
+                span = {"after": after, "limit": limit, "since": _REVISION_MAX if since is None else since}
+                rows = connection.execute(_SELECT_LOG, span).fetchall()
+            changes = [(row[0], _decode_change(row, recall)) for row in rows]
             return contiguous_changes(changes, after=after, latest=latest)
 
         return await self._read(query)
@@ -109,13 +114,14 @@ class SqlitePosts(StorePart[SqliteDatabase]):
 
 
 def _select_version(connection: sqlite3.Connection) -> Version:
-    revision, tag = connection.execute("SELECT revision, tag FROM version").fetchone()
+    revision, tag = connection.execute(_SELECT_VERSION).fetchone()
     return Version(revision, tag.hex())
 
 
-def _select_changes(
-    connection: sqlite3.Connection, since: Version
-) -> tuple[Version, Sequence[tuple[int, str | None]] | None]:
+_SELECT_VERSION = "SELECT revision, tag FROM version"
+
+
+def _select_changes(connection: sqlite3.Connection, since: Version) -> tuple[Version, dict[int, str | None] | None]:
     """Return the current version, and the changes from another one to it as `Page.changes`."""
     rows = connection.execute(_SELECT_CHANGES, (since.revision, since.revision + PAGE_CHANGES_MAX)).fetchall()
     version = Version(rows[0][0], rows[0][1].hex())
@@ -124,9 +130,45 @@ def _select_changes(
 
 
 _SELECT_CHANGES = """
-    SELECT version.revision, version.tag, lower(hex(change.tag)), change.id, change.post
-    FROM version LEFT JOIN change ON change.revision BETWEEN ? AND ? ORDER BY change.revision
+    SELECT version.revision, version.tag, lower(hex(change.tag)), change.id, post.post
+    FROM version LEFT JOIN change ON change.revision BETWEEN ? AND ? LEFT JOIN post ON post.id = change.id
+    ORDER BY change.revision
 """
+
+
+# The log, with the text that each post has now, and the revision and tag of the next change of the post. If there is no
+# next one, a post that was added since a revision is `added`, even if it was updated after that.
+_SELECT_LOG = """
+    SELECT revision,
+        CASE WHEN kind = 'updated' AND following IS NULL AND id IN (
+            SELECT id FROM change WHERE revision > :since AND revision <= :after + :limit AND kind = 'added'
+        ) THEN 'added' ELSE kind END,
+        id, text, following, (SELECT tag FROM change WHERE revision = following)
+    FROM (
+        SELECT revision, kind, change.id AS id, post.post AS text, (
+            SELECT min(later.revision) FROM change AS later
+            WHERE later.id = change.id AND later.kind <> 'added' AND later.revision > change.revision
+        ) AS following
+        FROM change LEFT JOIN post ON post.id = change.id WHERE revision > :after ORDER BY revision LIMIT :limit
+    ) AS log ORDER BY revision
+"""
+_REVISION_MAX = 2**63 - 1
+_LogRow = tuple[int, str, int, str | None, int | None, bytes | None]
+
+
+def _decode_change(row: _LogRow, recall: Callable[[int, bytes], str | None] | None) -> Change | None:
+    """Return the change of a row of `_SELECT_LOG`, None if its text is gone.
+
+    `recall` returns the text that a change has replaced or deleted, None if it is not known. Without it, a change is
+    returned only if no other one of its post followed.
+    """
+    revision, kind, post_id, text, following, tag = row
+    if kind == ChangeKind.DELETED:
+        is_followed = following is not None or text is not None  # it was imported again
+        return None if is_followed and recall is None else Change(revision, ChangeKind.DELETED, post_id, None)
+    if following is not None:
+        text = recall(following, tag) if recall is not None and tag is not None else None
+    return None if text is None else Change(revision, ChangeKind(kind), post_id, text)
 
 
 def _select_last_id(connection: sqlite3.Connection) -> int:
@@ -140,9 +182,3 @@ def _select_text(connection: sqlite3.Connection, post_id: int) -> str:
         raise NoSuchPostError(post_id)
     text: str = row[0]
     return text
-
-
-def _refusal(connection: sqlite3.Connection, post_id: int) -> NoSuchPostError | PostChangedError:
-    """Return the error for a post that a statement has not changed: it is absent, or has another text than expected."""
-    exists = connection.execute("SELECT 1 FROM post WHERE id = ?", (post_id,)).fetchone()
-    return PostChangedError(post_id) if exists else NoSuchPostError(post_id)

@@ -18,8 +18,8 @@ from postd.store.sqlite.writer_thread import WriterThread
 class SqliteStore(SqlitePosts, SqliteLogins):
     """A store in one SQLite file (`postd.store.interface.Store`); the arguments are those of `SqliteDatabase`."""
 
-    def __init__(self, path: str, *, reactor: IReactor, upgrade: bool = True) -> None:
-        super().__init__(SqliteDatabase(path, reactor=reactor, upgrade=upgrade))
+    def __init__(self, path: str, *, reactor: IReactor, upgrade: bool = True, shared_memory: int | None = None) -> None:
+        super().__init__(SqliteDatabase(path, reactor=reactor, upgrade=upgrade, shared_memory=shared_memory))
 
 
 class MemoryDatabase(SqliteDatabase):

@@ -44,12 +44,16 @@ class WriteTurn:
     Args:
         path: the database, which SQLite has opened already.
 
+    Attributes:
+        descriptor: of the database.
+
     Raises:
         OSError: it cannot be opened.
     """
 
     def __init__(self, path: str) -> None:
         self._file = SharedFile(path, os.O_RDWR)
+        self.descriptor = self._file.descriptor
         self._timeout_s = TURN_MAX_S
 
     @contextmanager

@@ -100,7 +100,7 @@ CHANGES = {
         "end.\n\n"
         "Events are `added`, `updated` and `deleted`. Their `data` is one line of JSON: the post after the change, or "
         "the number of the deleted post. Their `id` only grows. The event `reset` means that changes were missed: read "
-        "the list again.\n\n"
+        "the list again. A client that resumes gets one event for each post that was changed meanwhile.\n\n"
         "The stream begins with an `id` without an event. A comment is sent each 15 seconds. The stream ends when the "
         "server stops or the credentials expire.",
         {

@@ -92,7 +92,7 @@ def older_postd(monkeypatch: pytest.MonkeyPatch, schema: int) -> Iterator[None]:
 
 def _tables_of(connection: sqlite3.Connection) -> Tables:
     there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    columns = {"change": "revision, kind, id, post"}  # of all schemas
+    columns = {"change": "revision, kind, id"}  # of all schemas
     return {
         name: connection.execute(f"SELECT {columns.get(name, '*')} FROM {name}").fetchall()
         for name in _TABLES

@@ -16,4 +16,4 @@ if key then
   redis.call('HSET', key, 'request', ARGV[5], 'id', id, 'expires', ARGV[7])
   redis.call('ZADD', IDEMPOTENCY_KEYS, ARGV[7], ARGV[4])
 end
-return {id, log_change(ARGV[2], 'added', id, ARGV[3])}
+return {id, log_change(ARGV[2], 'added', id)}

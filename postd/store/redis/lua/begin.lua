@@ -8,7 +8,7 @@
 -- number of them. Their ids and revisions must not be assigned again: both skip a step, beyond all known ones. The first
 -- node to connect does that for all.
 local types = {[SCHEMA] = 'string', [HISTORY] = 'string', [LAST_ID] = 'string', [VERSION] = 'hash', [POSTS] = 'zset',
-  [CHANGES] = 'stream'}
+  [CHANGES] = 'stream', [CHANGED] = 'zset', [OLD_CHANGES] = 'stream'}
 for key, wanted in pairs(types) do
   local found = redis.call('TYPE', key)['ok']
   if found ~= 'none' and (found ~= wanted or redis.call('EXISTS', SCHEMA) == 0) then
@@ -40,5 +40,17 @@ if found ~= 'same' then
   redis.call('SET', HISTORY, ARGV[2])
   redis.call('SET', LAST_ID, exact(last_id))
   redis.call('HSET', VERSION, 'revision', exact(revision), 'tag', ARGV[3])
+end
+if redis.call('EXISTS', OLD_CHANGES) == 1 then
+  -- Of an older version: the log without its texts. A node of that version may still run, and begin another one.
+  local entries = redis.call('EXISTS', CHANGES) == 0 and redis.call('XRANGE', OLD_CHANGES, '-', '+') or {}
+  redis.call('DEL', OLD_CHANGES)
+  local added = {}
+  for _, entry in ipairs(entries) do
+    local old_revision, fields = decode_entry(entry)
+    local id = fields['id']
+    added[id] = fields['kind'] == 'added' and old_revision or added[id]
+    append_change(old_revision, fields['kind'], id, fields['tag'] or '', fields['kind'] == 'updated' and added[id])
+  end
 end
 return {found, exact(last_id), exact(revision)}

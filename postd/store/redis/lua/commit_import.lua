@@ -45,9 +45,7 @@ if revision + count > before then
 end
 local logged = redis.call('ZRANGE', staged, -tonumber(CHANGES_KEPT), -1)
 for position, member in ipairs(logged) do
-  local id = id_of(member)
-  redis.call('XADD', CHANGES, 'MAXLEN', CHANGES_KEPT, exact(revision + count - #logged + position) .. '-0',
-    'kind', 'added', 'id', id, 'tag', ARGV[2], 'post', text_of(member, id))
+  append_change(exact(revision + count - #logged + position), 'added', id_of(member), ARGV[2])
 end
 local last_id = math.max(tonumber(redis.call('GET', LAST_ID)), tonumber(ARGV[7]))
 if count > 0 then

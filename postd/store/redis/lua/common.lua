@@ -5,17 +5,43 @@ local function exact(number)
   return string.format('%.0f', number)
 end
 
--- Increments the revision, and adds an entry to the log of changes, with the tag of the version that it makes; text is nil
--- for a deleted post.
-local function log_change(tag, kind, id, text)
-  local revision = exact(redis.call('HINCRBY', VERSION, 'revision', 1))
-  redis.call('HSET', VERSION, 'tag', tag)
-  if text then
+-- Returns an entry of a log: the revision as text, and its fields as a table.
+local function decode_entry(entry)
+  local fields = {}
+  for position = 1, #entry[2], 2 do
+    fields[entry[2][position]] = entry[2][position + 1]
+  end
+  return entry[1]:match('%d+'), fields
+end
+
+-- Adds an entry to the log of changes. `added` is nil, or the revision that added the post.
+local function append_change(revision, kind, id, tag, added)
+  if added then
     redis.call('XADD', CHANGES, 'MAXLEN', CHANGES_KEPT, revision .. '-0', 'kind', kind, 'id', id, 'tag', tag,
-      'post', text)
+      'added', added)
   else
     redis.call('XADD', CHANGES, 'MAXLEN', CHANGES_KEPT, revision .. '-0', 'kind', kind, 'id', id, 'tag', tag)
   end
+  redis.call('ZADD', CHANGED, revision, id)
+  if revision % 100 == 0 then
+    redis.call('ZREMRANGEBYSCORE', CHANGED, '-inf', exact(revision - CHANGES_KEPT))
+  end
+end
+
+-- Increments the revision, and logs the change that it counts, with the tag of the version that it makes. `text` is what
+-- the post had before, nil for a new post.
+local function log_change(tag, kind, id, text)
+  local revision = exact(redis.call('HINCRBY', VERSION, 'revision', 1))
+  redis.call('HSET', VERSION, 'tag', tag)
+  local added
+  local before = text and redis.call('ZADD', CHANGED, 'XX', 'INCR', 0, id)
+  if before then
+    redis.call('SET', REPLACED .. before, text, 'EX', 1)
+    local entry = redis.call('XRANGE', CHANGES, before .. '-0', before .. '-0')[1]
+    local fields = entry and select(2, decode_entry(entry)) or {}
+    added = fields['kind'] == 'added' and before or fields['added']
+  end
+  append_change(revision, kind, id, tag, added)
   return revision
 end
 

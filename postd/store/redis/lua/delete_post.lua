@@ -4,9 +4,10 @@ local member = find_post(id)
 if not member then
   return 'missing'
 end
-if ARGV[4] ~= '' and ARGV[4] ~= text_of(member, id) then
+local text = text_of(member, id)
+if ARGV[4] ~= '' and ARGV[4] ~= text then
   return 'changed'
 end
 redis.call('ZREM', POSTS, member)
-log_change(ARGV[2], 'deleted', id)
+log_change(ARGV[2], 'deleted', id, text)
 return 'done'

@@ -1,5 +1,6 @@
 -- ARGV: deadline, now, now less the time that nonces are kept after they expire, how many of each kind to remove at most.
 -- Returns whether there may be more (1 or 0).
+redis.call('DEL', OLD_CHANGES) -- that of a node of an older version, which may still run
 local most = tonumber(ARGV[4])
 local more = 0
 local function expired(index, now)

@@ -9,7 +9,7 @@ if ARGV[5] ~= '' and ARGV[5] ~= text then
   return 'changed'
 end
 if ARGV[4] ~= text then
-  log_change(ARGV[2], 'updated', id, ARGV[4])
+  log_change(ARGV[2], 'updated', id, text)
   redis.call('ZREM', POSTS, member)
   redis.call('ZADD', POSTS, id, id .. ':' .. ARGV[4])
 end

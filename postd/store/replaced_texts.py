@@ -1,0 +1,58 @@
+"""The texts that posts had until they were replaced or deleted, in memory, for listeners.
+
+An SQLite file loses a text with the commit that replaces or deletes it. A process that polls the change log a moment
+later finds the text here: workers share the memory.
+"""
+
+import mmap
+import os
+import struct
+from zlib import crc32
+
+from postd.model import POST_MAX_CHARS
+
+TEXTS_MAX = 1024
+"""How many texts are remembered: those that the latest changes have replaced or deleted."""
+
+_HEADER = struct.Struct("=Q8sIH")
+"""Revision and tag of the change that replaced or deleted the text, and the checksum and the length of the text."""
+
+_PLACE_BYTES = _HEADER.size + 4 * POST_MAX_CHARS
+_BYTES = TEXTS_MAX * _PLACE_BYTES
+
+
+class ReplacedTexts:
+    """Texts, by the changes that replaced or deleted them.
+
+    Only the process that has the write lock of the database writes. A text that is read while it is written has a wrong
+    checksum, and counts as unknown.
+
+    Args:
+        descriptor: of memory from `make_shared_memory`, for workers; without it, the process has memory of its own.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._memory = mmap.mmap(-1 if descriptor is None else descriptor, _BYTES)
+
+    def add(self, revision: int, tag: bytes, text: str) -> None:
+        """Remember the text that a change has replaced or deleted."""
+        encoded = text.encode()
+        place = revision % TEXTS_MAX * _PLACE_BYTES
+        start = place + _HEADER.size
+        self._memory[start : start + len(encoded)] = encoded
+        _HEADER.pack_into(self._memory, place, revision, tag, crc32(encoded), len(encoded))
+
+    def get(self, revision: int, tag: bytes) -> str | None:
+        """Return the text that a change has replaced or deleted, None if it is not known."""
+        place = revision % TEXTS_MAX * _PLACE_BYTES
+        start = place + _HEADER.size
+        *change, checksum, length = _HEADER.unpack_from(self._memory, place)
+        encoded = self._memory[start : start + length]
+        return encoded.decode() if change == [revision, tag] and crc32(encoded) == checksum else None
+
+
+def make_shared_memory() -> int:
+    """Return the descriptor of memory for `ReplacedTexts`, which other processes may inherit."""
+    descriptor = os.memfd_create("postd-replaced-texts")
+    os.ftruncate(descriptor, _BYTES)
+    return descriptor
