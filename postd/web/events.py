@@ -6,7 +6,9 @@ subscriber delays no other: it is sent nothing until it has read, then catches u
 times out if it reads nothing (`postd.web.server.connection`).
 """
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any
 
 import orjson
@@ -16,12 +18,13 @@ from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 
 from postd.auth.identity import Revalidate
-from postd.errors import ChangesGoneError, StoreUnavailableError
+from postd.errors import ChangesGoneError, ServerBusyError, StoreUnavailableError
 from postd.http.interface import Request
 from postd.http.responses import StreamedResponse, make_streamed_response
 from postd.http.urlencoded import decode_query, parse_number
 from postd.model import Change
 from postd.store.interface import PostStore
+from postd.web.fair_work import FairWork
 
 POLL_EVERY_S = 0.1
 """The longest time until a change is noticed."""
@@ -44,6 +47,9 @@ _HEADERS = {
     b"Cache-Control": b"no-store",
     b"X-Accel-Buffering": b"no",  # disables the response buffering of nginx
 }
+
+_Turn = Callable[[], AbstractAsyncContextManager[None]]
+"""Returns a context manager that waits for the turn of the client of a stream (`FairWork.turn`)."""
 
 _log = Logger()
 
@@ -71,16 +77,20 @@ class Events:
         self._heartbeats = 0
         self._catching_up = False
 
-    async def respond(self, request: Request, revalidate: Revalidate, *, generation: int) -> StreamedResponse:
+    async def respond(
+        self, request: Request, revalidate: Revalidate, *, generation: int, work: FairWork
+    ) -> StreamedResponse:
         """Return the response that streams changes from now on, or after the last event the client has.
 
-        `revalidate` is called before each write, and `generation` has admitted the request.
+        `revalidate` is called before each write, and `generation` has admitted the request. `work` gives the turns in
+        which the change log is read.
 
         Raises:
             StoreUnavailableError: the current revision cannot be read.
         """
         latest = (await self._store.version()).revision
-        pieces = self._stream(_decode_start(request, latest), latest, revalidate, generation)
+        turn = partial(work.turn, request.client_network)
+        pieces = self._stream(_decode_start(request, latest), latest, revalidate, generation, turn)
         return make_streamed_response(b"text/event-stream", pieces, _HEADERS, live=True)
 
     def begin_generation(self) -> int:
@@ -99,7 +109,7 @@ class Events:
         self._wake()
 
     async def _stream(
-        self, after: int | None, latest: int, revalidate: Revalidate, generation: int
+        self, after: int | None, latest: int, revalidate: Revalidate, generation: int, turn: _Turn
     ) -> AsyncGenerator[list[bytes]]:
         """Yield the event stream of a subscriber; `after` is the revision that it has, None if that is unknown."""
         self._join(latest)
@@ -118,9 +128,9 @@ class Events:
                 if data:
                     yield [data]
                 try:
-                    data, after = await self._read(after, resumed_at)
-                except StoreUnavailableError:
-                    data, self._catching_up = b"", True  # the stream resumes when the store is available again
+                    data, after = await self._read(after, resumed_at, turn)
+                except (ServerBusyError, StoreUnavailableError):
+                    data, self._catching_up = b"", True  # the stream resumes when the log can be read again
                 if after >= latest:
                     resumed_at = None
                 if not data:
@@ -129,10 +139,11 @@ class Events:
         finally:
             self._leave()
 
-    async def _read(self, after: int, resumed_at: int | None) -> tuple[bytes, int]:
+    async def _read(self, after: int, resumed_at: int | None, turn: _Turn) -> tuple[bytes, int]:
         """Return the encoded changes after a revision, at most one batch, and the revision that they lead to.
 
-        With `resumed_at`, the revision from which a client resumes, they are what is left of them.
+        With `resumed_at`, the revision from which a client resumes, they are what is left of them. The log is read when
+        it is the client's turn.
         """
         while resumed_at is not None or after != self._latest:
             events: list[bytes] = []
@@ -141,7 +152,8 @@ class Events:
                 events.append(self._recent[after])
             if not events:
                 try:
-                    changes = await self._store.list_changes(after=after, limit=BATCH_MAX, since=resumed_at)
+                    async with turn():
+                        changes = await self._store.list_changes(after=after, limit=BATCH_MAX, since=resumed_at)
                 except ChangesGoneError:
                     latest = (await self._store.version()).revision
                     return _encode_reset(latest), latest

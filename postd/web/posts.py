@@ -84,6 +84,7 @@ class PostApi:
     def __init__(self, store: PostStore, events: Events, work: FairWork, *, private: bool = False) -> None:
         self._store = store
         self._events = events
+        self._work = work
         self._generation = events.begin_generation()
         self._caching = _NO_STORE if private else _REVALIDATE
         self._lists = PostLists(store, self._caching, work=work)
@@ -106,7 +107,7 @@ class PostApi:
     async def stream_changes(self, request: Request) -> StreamedResponse:
         identity = request.identity
         revalidate = always_valid if identity is None else identity.revalidate
-        return await self._events.respond(request, revalidate, generation=self._generation)
+        return await self._events.respond(request, revalidate, generation=self._generation, work=self._work)
 
     @app.route("/post/<post_id:post_id>", methods=["GET"])
     async def get_post(self, request: Request, post_id: int) -> Response:
