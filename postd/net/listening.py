@@ -152,15 +152,9 @@ def accept_backlog_and_close(listeners: Sequence[Listener]) -> None:
     later turn, and until then further clients could connect.
     """
     for listener in listeners:
-        port = listener.port
-        port.stopReading()
-        port.numberAccepts = socket.SOMAXCONN
-        tcp.Port.doRead(port)
-        gone = Failure(ConnectionDone())
-        try:
-            port.connectionLost(gone)
-        except (OSError, ValueError):
-            tcp.Port.connectionLost(port, gone)  # as `_force_close`
+        listener.port.numberAccepts = socket.SOMAXCONN
+        tcp.Port.doRead(listener.port)
+        _close_now(listener.port)
 
 
 def take_over_socket_locks(listeners: Sequence[Listener]) -> None:
@@ -264,13 +258,18 @@ def certificate_warnings(listeners: Iterable[Listener], now: float) -> Iterator[
 
 
 def unbind(listeners: Sequence[Listener]) -> None:
-    """Close ports before the reactor runs, and remove the paths of UNIX sockets, which a port does in a later turn."""
+    """Close ports before the reactor runs, in whose next turn stock Twisted would close them."""
     for listener in listeners:
-        address = listener.port.getHost()
-        listener.port.stopListening()
-        if isinstance(address, UNIXAddress) and not is_systemd(listener.description):
-            for suffix in ("", ".lock"):
-                Path(_unix_name(address) + suffix).unlink(missing_ok=True)
+        _close_now(listener.port)
+
+
+def _close_now(port: tcp.Port) -> None:
+    port.stopReading()
+    gone = Failure(ConnectionDone())
+    try:
+        port.connectionLost(gone)
+    except (OSError, ValueError):
+        tcp.Port.connectionLost(port, gone)  # as `_force_close`
 
 
 def unclaimed_systemd_sockets(listeners: Sequence[Listener]) -> list[str]:

@@ -28,6 +28,7 @@ from postd.net.listening import (
     bind,
     hand_over_to_workers,
     local_addresses,
+    unbind,
     unclaimed_systemd_sockets,
 )
 from postd.net.ports import InheritedSocket
@@ -156,6 +157,17 @@ def test_unix_socket_accepts_no_connection_before_it_has_its_mode(
     monkeypatch.setattr(os, "chmod", chmod)
     listen(f"unix:{socket_folder}/a.sock")
     assert attempts == [0o660]
+
+
+def test_unbound_ports_are_closed_before_the_reactor_runs(socket_folder: Path, certificate: tuple[Path, Path]) -> None:
+    key, cert = certificate
+    tls = f"ssl:0:interface=127.0.0.1:privateKey={key}:certKey={cert}"
+    descriptions = ("tcp:0:interface=127.0.0.1", tls, f"unix:{socket_folder}/a.sock")
+    listeners = bind(descriptions, Factory.forProtocol(Protocol), where="--listen", reactor=reactor)
+    sockets = [one.port.socket for one in listeners]
+    unbind(listeners)
+    assert {one.fileno() for one in sockets} == {-1}
+    assert list(socket_folder.iterdir()) == []
 
 
 def test_abstract_unix_socket_is_world_writable(listen: Bind, monkeypatch: pytest.MonkeyPatch) -> None:
