@@ -2,9 +2,11 @@ import gc
 import importlib.metadata
 import os
 import signal
+import sqlite3
 from collections.abc import Generator, Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -116,6 +118,36 @@ def socket_folder() -> Iterator[Path]:
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The files of a private key and of a certificate for localhost and 127.0.0.1."""
     return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+_open_databases: dict[sqlite3.Connection, str] = {}
+"""Connections that are not closed yet, and the test that opened each."""
+
+
+class _NotedConnection(sqlite3.Connection):
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        _open_databases[self] = os.environ["PYTEST_CURRENT_TEST"]
+
+    def close(self) -> None:
+        super().close()
+        _open_databases.pop(self, None)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def noted_databases() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=_NotedConnection))
+        yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def closed_databases() -> Iterator[None]:
+    """Fail a module that leaves databases open, on each Python; from 3.13 on, Python warns of them in a later test."""
+    yield
+    opened = [*_open_databases.values()]
+    _open_databases.clear()
+    assert not opened, "databases were not closed"
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -72,6 +72,15 @@ def make_socket_folder() -> Iterator[Path]:
         yield Path(name)
 
 
+@contextmanager
+def make_shared_folder(mode: int) -> Iterator[Path]:
+    """Make a temporary folder that other users reach: a folder above TMPDIR may be closed to them (libpam-tmpdir)."""
+    with tempfile.TemporaryDirectory(prefix="postd-", dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(mode)
+        yield folder
+
+
 def run_sql(path: Path, *statements: str) -> list[Any]:
     """Run statements in a database, as the sqlite3 shell does; return the rows of the last one."""
     rows: list[Any] = []

@@ -6,7 +6,6 @@ import os
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +29,7 @@ from postd.auth.user_file import (
 from postd.auth.user_file_editing import Edited, edit_user_file
 from postd.errors import ConfigError
 from postd.protocol.password import verify_password
-from tests.helpers import NOT_ROOT, SALT
+from tests.helpers import NOT_ROOT, SALT, make_shared_folder
 
 BCRYPT = "$2y$" + bcrypt.hashpw(b"secret", SALT).decode()[4:]
 MD5 = hashlib.md5(b"alice:postd:secret").hexdigest()
@@ -497,9 +496,7 @@ class OwnerTests:
 
     def test_edit_by_another_user_is_refused(self) -> None:
         """With write access to the folder, another user could replace the file by one that the daemon cannot read."""
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            folder.chmod(0o777)
+        with make_shared_folder(0o777) as folder:
             file = folder / "users"
             file.write_bytes(b"")
             file.chmod(0o644)

@@ -105,33 +105,32 @@ def etag_of(version: Version, span: Span) -> bytes:
 
 
 class Place(Protocol):
-    """Where a store is, which can be put back to an earlier state while the store is open."""
+    """Where a store is, which can be put back to its last saved state while the store is open."""
 
     def make_store(self) -> Store: ...
 
-    def save(self) -> object: ...
+    def save(self) -> None: ...
 
-    def restore(self, saved: Any) -> None: ...
+    def restore(self) -> None: ...
 
     def forget_changes(self) -> None: ...
 
 
 class SqlitePlace:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, saved: sqlite3.Connection) -> None:
         self._path = folder / "posts.db"
+        self._saved = saved
 
     def make_store(self) -> Store:
         return SqliteStore(str(self._path), reactor=reactor)
 
-    def save(self) -> object:
-        saved = sqlite3.connect(":memory:")
+    def save(self) -> None:
         with closing(sqlite3.connect(self._path)) as live:
-            live.backup(saved)
-        return saved
+            live.backup(self._saved)
 
-    def restore(self, saved: Any) -> None:
+    def restore(self) -> None:
         with closing(sqlite3.connect(self._path)) as live:
-            saved.backup(live)
+            self._saved.backup(live)
 
     def forget_changes(self) -> None:
         with closing(sqlite3.connect(self._path, isolation_level=None)) as live:
@@ -143,6 +142,7 @@ class RedisPlace:
 
     def __init__(self, server: RedisServer) -> None:
         self._server = server
+        self._saved: dict[str, Any] = {}
         server.ask("FLUSHALL")
 
     def make_store(self) -> Store:
@@ -151,12 +151,12 @@ class RedisPlace:
     def _ask(self, *command: Any) -> Any:
         return self._server.ask(*command, decode_responses=False)
 
-    def save(self) -> object:
-        return {key: self._ask("DUMP", key) for key in self.KEYS}
+    def save(self) -> None:
+        self._saved = {key: self._ask("DUMP", key) for key in self.KEYS}
 
-    def restore(self, saved: Any) -> None:
+    def restore(self) -> None:
         self._ask("DEL", *self.KEYS)
-        for key, value in saved.items():
+        for key, value in self._saved.items():
             if value is not None:
                 self._ask("RESTORE", key, 0, value)
 
@@ -242,7 +242,7 @@ class History:
         self._place = place
         self._store = stores[0]
         self._reader = Reader(stores)
-        self._saved = place.save()
+        place.save()
 
     async def ids(self) -> list[int]:
         return [post_id for post_id, _ in (await self._store.list_posts(limit=1000)).posts]
@@ -267,10 +267,10 @@ class History:
         await import_posts(self._store, [], revision=(await self._store.version()).revision + 2)
 
     async def save(self) -> None:
-        self._saved = self._place.save()
+        self._place.save()
 
     async def restore(self) -> None:
-        self._place.restore(self._saved)
+        self._place.restore()
 
     async def forget_changes(self) -> None:
         self._place.forget_changes()
@@ -328,9 +328,9 @@ class ListContract:
         store, _ = stores
         reader = Reader(stores)
         await import_posts(store, [(n, f"post {n}") for n in range(1, 21)])
-        saved = place.save()
+        place.save()
         for text in ("one history", "another", "a third"):
-            place.restore(saved)
+            place.restore()
             await store.replace_post(3, text)
             for worker in range(2):
                 await reader.check(worker, (0, None))
@@ -588,8 +588,9 @@ class ListContract:
 
 class SqliteListTests(ListContract):
     @pytest.fixture
-    def place(self, tmp_path: Path) -> Place:
-        return SqlitePlace(tmp_path)
+    def place(self, tmp_path: Path) -> Iterator[Place]:
+        with closing(sqlite3.connect(":memory:")) as saved:
+            yield SqlitePlace(tmp_path, saved)
 
     # Each class has these tests of its own: pytest-twisted would wrap shared ones again for each class.
     @settings(max_examples=60)  # the posts of all are in one store, which each reads many times

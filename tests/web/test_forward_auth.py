@@ -351,8 +351,8 @@ class BasicTests:
         forged = {"X-Forwarded-For": f"198.51.100.8, {CLIENT}"}  # what the client sent is left of what the proxy adds
         check_refused(judge(api, forwarded(), forged, basic()), 429)
 
-    def test_store_that_is_away_is_503(self, api: InMemoryApi) -> None:
-        api.store.database.writer = None
+    def test_store_that_is_away_is_503(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(api.store.database, "writer", None)  # until its end, when it is closed
         for fields in (basic(), Proof(nonce="x" * 40, uri="/a/b?c=d").headers()):
             answer = judge(api, forwarded(), fields)
             check_refused(answer, 503)

@@ -6,7 +6,6 @@ import errno
 import gc
 import os
 import stat
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -23,7 +22,7 @@ from twisted.web.static import File
 
 from postd.web.server.connection import HttpConnection
 from postd.web.server.request import SEGMENTS_MAX
-from tests.helpers import FIELD_TEXT, InMemoryApi, Response, SlowTransport, connect, forget_own
+from tests.helpers import FIELD_TEXT, InMemoryApi, Response, SlowTransport, connect, forget_own, make_shared_folder
 from tests.web.wire import ask, begin, user_line
 
 ALICE = {"Authorization": "Basic YWxpY2U6c2VjcmV0"}  # alice:secret
@@ -432,9 +431,7 @@ class OddFileTests:
         assert errors == [errno.EIO]
 
     def test_unreadable_file_is_403(self, make_api: MakeApi) -> None:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            folder.chmod(0o755)
+        with make_shared_folder(0o755) as folder:
             (folder / "secret.txt").write_text("x")
             (folder / "secret.txt").chmod(0)
             (folder / "closed").mkdir()
