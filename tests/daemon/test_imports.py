@@ -34,6 +34,12 @@ _ON_DEMAND = {"postd.web.docs", "postd.web.openapi.document", "twisted.web.stati
 _NEVER = {"h2", "hpack", "twisted.web._http2", "click", "httpx", "hypothesis", "postd.cli", "postd.client"}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _listed_plugins(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have Twisted list its plugins: the first time in an environment, it imports all of them."""
+    imported(tmp_path_factory.mktemp("plugins"), "", "tcp6:0:interface=\\:\\:1")
+
+
 def imported(folder: Path, settings: str, listen: str = "tcp:0:interface=127.0.0.1") -> set[str]:
     """Return the modules that are loaded once a service is made."""
     (folder / "postd.toml").write_text(settings)
