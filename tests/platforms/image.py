@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from tests.platforms.matrix import ROOT, SYSTEMS, MatrixError, debootstrap, run
+from tests.platforms.matrix import FOLDER, ROOT, SYSTEMS, MatrixError, debootstrap, run
 
 IMAGE = "localhost/postd"
 VERSION = "1.2.0"
@@ -128,7 +128,7 @@ def _wait_for(url: str, daemon: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build the image of etc/Containerfile, start it and ask it.")
-    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/postd-platforms"), help="%(default)s")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="%(default)s")
     parser.add_argument("--bind", type=Path, action="append", default=[], help="a file or folder that builds find, too")
     options = parser.parse_args()
     builder = Builder(options.folder, options.bind)

@@ -1,12 +1,13 @@
 """Run README's two commands on fresh systems, and the tests of the stores with their Redis and Valkey.
 
 Each system is a folder that debootstrap makes once; each cell of the table runs in an overlay over it, in namespaces
-of its own. Results are stored by cell, with their commit, so that an interrupted run can be continued; cells of an
-earlier commit are run again, unless `--earlier` keeps them. Needs root on Linux, debootstrap, git, unshare, overlayfs,
-and port 8080 to be free. CONTRIBUTING.md has the command.
+of its own, with the certificates of pip's settings. Results are stored by cell, with their commit, so that an
+interrupted run can be continued; cells of an earlier commit are run again, unless `--earlier` keeps them. Needs root on
+Linux, debootstrap, git, unshare, overlayfs, and port 8080 to be free. CONTRIBUTING.md has the command.
 """
 
 import argparse
+import fcntl
 import os
 import re
 import shlex
@@ -28,9 +29,15 @@ from bench.report import processor, table
 ROOT = Path(__file__).resolve().parent.parent.parent
 RESULTS = ROOT / "bench" / "PLATFORMS.md"
 
+FOLDER = Path("/var/cache/postd-platforms")
+"""For systems, overlays and logs, by default."""
+
 STORE_TESTS = "tests/store tests/integration/test_redis.py tests/system/test_redis.py tests/system/test_redis_tls.py"
 
 SERVE_MAX_S, COMMAND_MAX_S = 300, 3600
+
+SYSTEM_MAX_DAYS = 30
+"""The age at which an installed system is replaced by a new one."""
 
 
 class User(Struct, frozen=True):
@@ -133,18 +140,23 @@ class Machine:
     Args:
         cell: the cell that it runs.
         folder: for systems, overlays and logs.
-        binds: further folders of this machine to mount.
+        binds: files and folders of this machine to mount, besides the certificates of pip's settings.
     """
 
-    def __init__(self, cell: Cell, folder: Path, binds: Sequence[Path]) -> None:
+    def __init__(self, cell: Cell, folder: Path, binds: Sequence[Path] = ()) -> None:
         self._base = folder / "systems" / cell.system.suite
         self._folder = folder / "machines" / cell.slug
-        self._binds = binds
+        self._binds = [*binds, *certificates(run([sys.executable, "-m", "pip", "config", "list"]))]
         self._user = cell.system.user
+        self._lock = Lock(self._folder.with_suffix(".lock"))
         self.log = folder / "logs" / f"{cell.slug}.log"
 
     def make(self, system: System, commit: str) -> None:
-        """Install the system, its user, this machine's settings of pip, and the clone."""
+        """Install the system, its user, this machine's settings of pip, and the clone.
+
+        It waits while another process has a machine for the same cell.
+        """
+        self._lock.take()
         debootstrap(system, self._base)
         shutil.rmtree(self._folder, ignore_errors=True)
         for name in ("upper", "work", "root"):
@@ -171,7 +183,6 @@ class Machine:
             self.install("locales")
             self.run("echo de_DE.UTF-8 UTF-8 >/etc/locale.gen && locale-gen", as_root=True)
         if system.package:
-            self.install(system.package, f"{system.package}-venv")
             self.run(f"ln -s /usr/bin/{system.package} /usr/local/bin/python3", as_root=True)
 
     def install(self, *packages: str) -> None:
@@ -224,32 +235,74 @@ class Machine:
             process.wait()
 
     def remove(self) -> None:
-        shutil.rmtree(self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._lock.release()
+
+
+class Lock:
+    """A lock between processes, on a file."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._descriptor = -1
+
+    def take(self) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def release(self) -> None:
+        os.close(self._descriptor)
 
 
 def debootstrap(system: System, base: Path) -> None:
-    """Install a minimal system with python3, venv and git in a folder, unless that exists."""
-    if base.exists():
-        return
+    """Install a minimal system with git and all Pythons of its suite in a folder, unless that has a recent one."""
+    lock = Lock(base.with_suffix(".lock"))
+    lock.take()
+    try:
+        _debootstrap(system, base)
+    finally:
+        lock.release()
+
+
+def _debootstrap(system: System, base: Path) -> None:
+    pythons = [one.package or "python3" for one in SYSTEMS if one.suite == system.suite]
+    packages = ",".join(
+        ["git", "ca-certificates", *(name + end for name in dict.fromkeys(pythons) for end in ("", "-venv"))]
+    )
+    installed = base.with_suffix(".packages")
+    with suppress(FileNotFoundError):
+        age_s = time.time() - installed.stat().st_mtime
+        if installed.read_text() == packages and age_s < SYSTEM_MAX_DAYS * 86400:
+            return
+    shutil.rmtree(base, ignore_errors=True)
     making = base.with_suffix(".making")
     shutil.rmtree(making, ignore_errors=True)
-    making.parent.mkdir(parents=True, exist_ok=True)
     scripts = Path("/usr/share/debootstrap/scripts")
     script = scripts / system.suite
     if not script.exists():  # a release newer than this debootstrap
         script = scripts / "sid"
-    packages = "python3,python3-venv,git,ca-certificates"
     debians_mirror = ""
     options = ["--variant=minbase", f"--include={packages}"]
     run(["debootstrap", *options, system.suite, str(making), debians_mirror, str(script)])
     making.rename(base)
+    installed.write_text(packages)
 
 
 def _mounts(root: Path, binds: Iterable[Path]) -> Iterator[str]:
     yield f"mount -t proc proc {shlex.quote(f'{root}/proc')}"
     for path in (Path("/dev"), *binds):
-        inside = shlex.quote(f"{root}{path}")
-        yield f"mkdir -p {inside}; mount --rbind {shlex.quote(str(path))} {inside}"
+        inside = Path(f"{root}{path}")
+        make = f"mkdir -p {shlex.quote(str(inside if path.is_dir() else inside.parent))}"
+        if not path.is_dir():
+            make += f"; touch {shlex.quote(str(inside))}"
+        yield f"{make}; mount --rbind {shlex.quote(str(path))} {shlex.quote(str(inside))}"
+
+
+def certificates(settings: str) -> list[Path]:
+    """Return the files of certificates in the output of `pip config list`."""
+    named = re.findall(r"cert='(/.+)'$", settings, re.MULTILINE)
+    return [path for path in map(Path, dict.fromkeys(named)) if path.exists()]
 
 
 def _environment(user: User) -> list[str]:
@@ -359,7 +412,7 @@ def make_page(cells: Sequence[Cell], results: Mapping[str, Result]) -> str:
         "\n".join(
             [
                 f"- {processor()}, {os.cpu_count()} cores; {days or 'not run'}; commit {commits}",
-                "- systems are chroots of `debootstrap --variant=minbase` with python3, python3-venv, git",
+                "- systems are chroots of `debootstrap --variant=minbase` with git and the Python, with venv",
                 f"- the unusual user: `umask {user.umask}; {' '.join(user.environment)}`, in {user.home}",
                 f"- tests of the stores: `{STORE_TESTS}`",
             ]
@@ -383,7 +436,7 @@ def parse_arguments(cells: Sequence[Cell]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run README's commands and the tests of the stores on fresh systems.")
     slugs = [cell.slug for cell in cells]
     parser.add_argument("cells", nargs="*", default=slugs, metavar="CELL", help=f"of {', '.join(slugs)}; all")
-    parser.add_argument("--folder", type=Path, default=Path("/var/tmp/postd-platforms"), help="%(default)s")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="%(default)s")
     parser.add_argument("--bind", type=Path, action="append", default=[], help="a folder that systems have, too")
     parser.add_argument("--again", action="store_true", help="run cells that have a result, too")
     parser.add_argument("--earlier", action="store_true", help="keep results of earlier commits")

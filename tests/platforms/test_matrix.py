@@ -1,6 +1,19 @@
-"""How `matrix` reads the output of a run, and its table; cells are run by the script only."""
+"""How `matrix` reads the output of a run, and its table; cells are run by the scripts only."""
 
-from tests.platforms.matrix import SYSTEMS, Cell, Counts, Result, commands, make_page, read_counts
+from pathlib import Path
+
+from tests.platforms.matrix import (
+    ROOT,
+    SYSTEMS,
+    Cell,
+    Counts,
+    Result,
+    certificates,
+    commands,
+    make_page,
+    read_counts,
+)
+from tests.platforms.newest import NEWEST, TESTS
 
 RED = """\
 ....F                                                                    [100%]
@@ -57,3 +70,24 @@ def test_commands_are_read_from_readme() -> None:
     serve, test = commands()
     assert serve.endswith("twistd -n postd")
     assert "-m pytest" in test
+
+
+def test_certificates_are_read_from_the_settings_of_pip(tmp_path: Path) -> None:
+    present = tmp_path / "ca.crt"
+    present.touch()
+    settings = f"""\
+:env:.cert='{present}'
+:env:.timeout='180'
+global.cert='{present}'
+global.client-cert='{tmp_path}/absent.pem'
+global.find-links='{tmp_path}'
+"""
+    assert certificates(settings) == [present]
+
+
+def test_newest_pythons_are_one_of_each_later_debian() -> None:
+    assert [(system.suite, system.python) for system in NEWEST] == [("trixie", "3.13"), ("forky", "3.15")]
+
+
+def test_tests_of_newest_pythons_exist() -> None:
+    assert [name for name in TESTS.split() if not (ROOT / name).exists()] == []

@@ -1,0 +1,65 @@
+"""Run the tests that depend on the Python on the newest one of each later Debian, from a clone of the last commit.
+
+`.ci/run` runs it. Systems, and what pip has downloaded, are kept between runs. Needs the same as `matrix`, but no port.
+"""
+
+import subprocess
+import sys
+
+from tests.platforms.matrix import (
+    FOLDER,
+    ROOT,
+    SYSTEMS,
+    USER,
+    Cell,
+    Machine,
+    MatrixError,
+    System,
+    commands,
+    read_counts,
+)
+from tests.redis_server import NO_SERVER
+
+NEWEST = [*{system.suite: system for system in SYSTEMS if system.user is USER}.values()][1:]
+"""For each suite the last one of the table; `.ci/run` itself runs on the first."""
+
+PROCESSES = 2
+
+TESTS = """
+tests/client tests/daemon tests/http tests/monitoring tests/net tests/protocol tests/settings tests/store tests/web
+tests/integration/test_daemon.py tests/test_twisted_private.py
+"""
+"""Nearly all that runs in the process of pytest, where a later Python warns, frees and refuses otherwise, and a daemon.
+Without the tests of the guard, of checkers and of the command line, which take as long for calls that these make, too.
+"""
+
+
+def main() -> None:
+    commit = subprocess.check_output(["git", "-C", str(ROOT), "rev-parse", "HEAD"], text=True).strip()
+    are_green = [run_tests(system, commit) for system in NEWEST]
+    sys.exit(not all(are_green))
+
+
+def run_tests(system: System, commit: str) -> bool:
+    """Run the tests, and print the end of their output, or all of it if there is a failure or no Redis server."""
+    downloads = FOLDER / "pip"
+    downloads.mkdir(parents=True, exist_ok=True)
+    machine = Machine(Cell(system, "newest"), FOLDER, [downloads])
+    _, test = commands()
+    settings = f"export PIP_CACHE_DIR={downloads} PIP_COMPILE=0 && cd ~/postd && python3 --version"
+    try:
+        machine.make(system, commit)
+        machine.run(f"chown {system.user.name}: {downloads}", as_root=True)
+        output = machine.run(f"{settings} && {test} -n {PROCESSES} {' '.join(TESTS.split())}", check=False)
+    except MatrixError as error:
+        output = str(error)
+    finally:
+        machine.remove()
+    is_green = read_counts(output, 0.0).is_green and NO_SERVER not in output
+    lines = output.splitlines()
+    print(f"{system.name}:", *(lines[:1] + lines[-1:] if is_green else lines), sep="\n", flush=True)
+    return is_green
+
+
+if __name__ == "__main__":
+    main()
