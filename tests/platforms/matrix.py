@@ -148,7 +148,6 @@ class Machine:
         self._folder = folder / "machines" / cell.slug
         self._binds = [*binds, *certificates(run([sys.executable, "-m", "pip", "config", "list"]))]
         self._user = cell.system.user
-        self._lock = Lock(self._folder.with_suffix(".lock"))
         self.log = folder / "logs" / f"{cell.slug}.log"
 
     def make(self, system: System, commit: str) -> None:
@@ -156,7 +155,7 @@ class Machine:
 
         It waits while another process has a machine for the same cell.
         """
-        self._lock.take()
+        self._lock = take_lock(self._folder)
         debootstrap(system, self._base)
         shutil.rmtree(self._folder, ignore_errors=True)
         for name in ("upper", "work", "root"):
@@ -236,40 +235,29 @@ class Machine:
 
     def remove(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
-        self._lock.release()
+        os.close(self._lock)
 
 
-class Lock:
-    """A lock between processes, on a file."""
-
-    def __init__(self, file: Path) -> None:
-        self._file = file
-        self._descriptor = -1
-
-    def take(self) -> None:
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(self._file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-
-    def release(self) -> None:
-        os.close(self._descriptor)
+def take_lock(folder: Path) -> int:
+    """Wait until this process alone uses a folder; return a descriptor, until whose close it does."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(f"{folder}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    return descriptor
 
 
 def debootstrap(system: System, base: Path) -> None:
     """Install a minimal system with git and all Pythons of its suite in a folder, unless that has a recent one."""
-    lock = Lock(base.with_suffix(".lock"))
-    lock.take()
+    lock = take_lock(base)
     try:
         _debootstrap(system, base)
     finally:
-        lock.release()
+        os.close(lock)
 
 
 def _debootstrap(system: System, base: Path) -> None:
-    pythons = [one.package or "python3" for one in SYSTEMS if one.suite == system.suite]
-    packages = ",".join(
-        ["git", "ca-certificates", *(name + end for name in dict.fromkeys(pythons) for end in ("", "-venv"))]
-    )
+    pythons = dict.fromkeys(one.package or "python3" for one in SYSTEMS if one.suite == system.suite)
+    packages = ",".join(["git", "ca-certificates", *(f"{python},{python}-venv" for python in pythons)])
     installed = base.with_suffix(".packages")
     with suppress(FileNotFoundError):
         age_s = time.time() - installed.stat().st_mtime
@@ -292,11 +280,9 @@ def _debootstrap(system: System, base: Path) -> None:
 def _mounts(root: Path, binds: Iterable[Path]) -> Iterator[str]:
     yield f"mount -t proc proc {shlex.quote(f'{root}/proc')}"
     for path in (Path("/dev"), *binds):
-        inside = Path(f"{root}{path}")
-        make = f"mkdir -p {shlex.quote(str(inside if path.is_dir() else inside.parent))}"
-        if not path.is_dir():
-            make += f"; touch {shlex.quote(str(inside))}"
-        yield f"{make}; mount --rbind {shlex.quote(str(path))} {shlex.quote(str(inside))}"
+        inside, folder = (shlex.quote(f"{root}{one}") for one in (path, path.parent))
+        make = f"mkdir -p {inside}" if path.is_dir() else f"mkdir -p {folder}; touch {inside}"
+        yield f"{make}; mount --rbind {shlex.quote(str(path))} {inside}"
 
 
 def certificates(settings: str) -> list[Path]:
