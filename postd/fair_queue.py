@@ -22,6 +22,9 @@ SITE_TURNS = 8
 TURN_MAX_S = 0.002
 """How much time expensive work takes in one turn of the reactor."""
 
+RUNNING_MAX = 8
+"""How much work may wait for a store in its turn."""
+
 T = TypeVar("T")
 
 
@@ -50,7 +53,7 @@ class FairQueue(Generic[T]):
         return self._count
 
     def add(self, client: str, item: T) -> T | None:
-        """Add an item; return the item for which there is no room, the same one perhaps, None if there is room."""
+        """Add an item; return the item that is dropped for it, which may be the same one, or None."""
         name = client_site(client)
         site = self._sites.get(name)
         dropped = None
@@ -125,7 +128,7 @@ class FairSemaphore:
         Raises:
             ServerBusyError: too much work waits, or the result is not wanted any more.
         """
-        if self._free:
+        if self._free and not self._waiting:
             self._free -= 1
         else:
             await _wait(self._waiting, client, _Waiter(is_wanted))
@@ -144,14 +147,16 @@ class FairSemaphore:
         if self._is_releasing:  # called by work that the loop below has resumed, and that did not wait
             return
         self._is_releasing = True
-        while self._free and self._waiting:
-            waiter = self._waiting.take()
-            if waiter.is_wanted():
-                self._free -= 1
-                waiter.callback(None)
-            else:
-                waiter.errback(ServerBusyError())
-        self._is_releasing = False
+        try:
+            while self._free and self._waiting:
+                waiter = self._waiting.take()
+                if waiter.is_wanted():
+                    self._free -= 1
+                    waiter.callback(None)
+                else:
+                    waiter.errback(ServerBusyError())
+        finally:
+            self._is_releasing = False
 
 
 class _Waiter(Deferred[None]):
@@ -174,10 +179,10 @@ async def _wait(queue: FairQueue[_Waiter], client: str, waiter: _Waiter) -> None
 
 
 class FairTurns:
-    """Time on the reactor's thread for work that does not wait: some milliseconds in each turn of the reactor.
+    """Time on the reactor's thread: expensive work begins only for some milliseconds in each turn of the reactor.
 
-    Requests that are read meanwhile do not wait for all the work that was asked for before, and clients that ask for
-    much of it wait for those that ask for little.
+    So a request that is read meanwhile waits for one piece of work of each other client. Work that waits for a store in
+    its turn is limited in number: its results may all arrive together.
 
     Args:
         max_waiting: limit on the work that waits.
@@ -186,6 +191,7 @@ class FairTurns:
     def __init__(self, clock: IReactorTime, *, max_waiting: int) -> None:
         self._clock = clock
         self._left_s = TURN_MAX_S
+        self._running = 0
         self._is_scheduled = False
         self._waiting: FairQueue[_Waiter] = FairQueue(max_waiting)
 
@@ -196,16 +202,22 @@ class FairTurns:
         Raises:
             ServerBusyError: too much work waits.
         """
-        if self._left_s <= 0 or self._waiting:
+        if not self._has_room or self._waiting:
             self._schedule()
             await _wait(self._waiting, client, _Waiter())
+        self._running += 1
         began = perf_counter()
         try:
             yield
         finally:
+            self._running -= 1
             self._left_s -= perf_counter() - began
-            if self._left_s <= 0:
+            if self._left_s <= 0 or self._waiting:
                 self._schedule()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._left_s > 0 and self._running < RUNNING_MAX
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -215,7 +227,7 @@ class FairTurns:
     def _next_turn(self) -> None:
         self._is_scheduled = False
         self._left_s = TURN_MAX_S
-        while self._waiting and self._left_s > 0:
+        while self._waiting and self._has_room:
             self._waiting.take().callback(None)
-        if self._waiting:
+        if self._waiting and self._running < RUNNING_MAX:  # else the next one that ends does so
             self._schedule()

@@ -165,6 +165,12 @@ def buffered_bytes(transport: Any) -> int:
     return len(transport.dataBuffer) - transport.offset + transport._tempDataLen  # type: ignore[no-any-return]
 
 
+def largest_viewed(transport: Any) -> bytes | None:
+    """Return the largest object that a socket's transport keeps by a view (`buffer_pieces`), None if there is none."""
+    viewed: list[Any] = [piece.obj for piece in transport._tempDataBuffer if isinstance(piece, memoryview)]
+    return max(viewed, key=len, default=None)
+
+
 def buffer_only_write(transport: Any, data: bytes) -> None:
     """Do what `write` of a connected socket's transport does while it has nothing buffered, with at most 64 KiB.
 

@@ -10,7 +10,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from postd.errors import ServerBusyError
-from postd.fair_queue import SITE_TURNS, TURN_MAX_S, FairQueue, FairSemaphore, FairTurns
+from postd.fair_queue import RUNNING_MAX, SITE_TURNS, TURN_MAX_S, FairQueue, FairSemaphore, FairTurns
 
 
 def take_all(queue: FairQueue[str]) -> list[str]:
@@ -166,7 +166,7 @@ class FairSemaphoreTests:
         assert refused.result.check(ServerBusyError)  # type: ignore[attr-defined]
         refused.addErrback(lambda _: None)
 
-    def test_thousands_of_waiting_calls_that_fail_at_once_do_not_recur(self) -> None:
+    def test_thousands_of_waiting_calls_that_fail_at_once_do_not_exceed_the_recursion_limit(self) -> None:
         semaphore = FairSemaphore(1, max_waiting=5000)
         failed: list[int] = []
 
@@ -181,6 +181,27 @@ class FairSemaphoreTests:
             Deferred.fromCoroutine(fail(number)).addErrback(lambda _: None)
         work.running["b"].callback(None)
         assert failed == list(range(5000))
+
+    def test_client_that_asks_again_at_once_waits_behind_others(self) -> None:
+        semaphore = FairSemaphore(1, max_waiting=100)
+        order: list[str] = []
+        hold: Deferred[None] = Deferred()
+
+        async def repeat() -> None:
+            for n in range(3):
+                async with semaphore.slot("a"):
+                    order.append(f"a{n}")
+                    if not n:
+                        await hold
+
+        async def once() -> None:
+            async with semaphore.slot("b"):
+                order.append("b")
+
+        Deferred.fromCoroutine(repeat())
+        Deferred.fromCoroutine(once())
+        hold.callback(None)
+        assert order == ["a0", "b", "a1", "a2"]
 
 
 class FairTurnsTests:
@@ -228,6 +249,25 @@ class FairTurnsTests:
         ask(FairTurns(clock, max_waiting=100), "a")
         assert self.order == ["a"]
         assert not clock.getDelayedCalls()
+
+    def test_work_that_waits_in_its_turn_is_limited_in_number(self) -> None:
+        clock = Clock()
+        turns = FairTurns(clock, max_waiting=100)
+        begun: list[Deferred[None]] = []
+
+        async def read() -> None:
+            async with turns.turn("a"):
+                begun.append(Deferred())
+                await begun[-1]
+
+        for _ in range(RUNNING_MAX + 3):
+            Deferred.fromCoroutine(read())
+        clock.advance(0)
+        assert len(begun) == RUNNING_MAX
+        assert not clock.getDelayedCalls()
+        begun[0].callback(None)
+        clock.advance(0)
+        assert len(begun) == RUNNING_MAX + 1
 
     def test_cancelled_work_is_not_run(self, ask: Callable[[FairTurns, str], Deferred[None]]) -> None:
         clock = Clock()

@@ -53,6 +53,7 @@ from postd.twisted_private import (
     canonical_header_name,
     close_without_shutdown,
     join_trust_roots,
+    largest_viewed,
     log_file_descriptor,
     log_file_of,
     make_port,
@@ -262,6 +263,18 @@ def test_pieces_are_sent_without_joining_them(pieces: list[bytes], accepted: int
             transport.doWrite()
     assert b"".join(sent) == b"onemorelastend"
     assert not buffered_bytes(transport)
+
+
+def test_largest_object_behind_buffered_views_is_found() -> None:
+    class Transport(FileDescriptor):
+        connected = True
+
+    transport = Transport(MemoryReactor())
+    buffer_pieces(transport, [b"a longer piece without a view"])
+    assert largest_viewed(transport) is None
+    bodies = [bytes(10), bytes(20)]
+    buffer_pieces(transport, [memoryview(bodies[1])[15:], memoryview(bodies[0])])
+    assert largest_viewed(transport) is bodies[1]
 
 
 def test_pieces_are_not_buffered_for_a_lost_connection() -> None:

@@ -281,18 +281,21 @@ class _PolledConnection(FileDescriptor):
         self._at_once_left = AT_ONCE_MAX_BYTES
         try:
             reason = self.doWrite()
+            if reason is None and not self._is_written and buffered_bytes(self) > 0:
+                self._poll_for(self._events | EPOLLOUT)
+                self._pause_producer()
         except BaseException as error:  # noqa: BLE001 - of the producer, likewise
             _log.failure("{connection}: could not send", connection=self.logPrefix())
             reason = error
         self._is_sending = False
         if reason is not None:
             self.lose(Failure(reason))
-        elif not self._is_written and buffered_bytes(self) > 0:
-            self._poll_for(self._events | EPOLLOUT)
-            producer: Any = self.producer
-            if producer is not None and self.streamingProducer and not self.producerPaused:
-                self.producerPaused = True
-                producer.pauseProducing()
+
+    def _pause_producer(self) -> None:
+        producer: Any = self.producer
+        if producer is not None and self.streamingProducer and not self.producerPaused:
+            self.producerPaused = True
+            producer.pauseProducing()
 
     def doWrite(self) -> Any:
         return super().doWrite() if send_pieces(self) else None  # else the kernel has not accepted all

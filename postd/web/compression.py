@@ -11,6 +11,7 @@ from http import HTTPStatus
 
 from twisted.internet.threads import deferToThread
 
+from postd.caching import SingleFlight
 from postd.errors import ServerBusyError
 from postd.http.interface import Request
 from postd.http.responses import Response, make_not_modified, make_response
@@ -81,8 +82,8 @@ def _named_forms(request: Request, etag: bytes) -> list[bytes]:
 class NegotiatedText:
     """A fixed text with its responses: plain, gzip (if long enough and smaller) and 304.
 
-    It is compressed on first use, when it is the client's turn; while too many texts wait for that, the plain response
-    is sent. `headers` are those of all responses, `Vary`
+    It is compressed on first use, once for all concurrent requests, when it is the turn of the first of their clients.
+    While too many texts wait for that, the plain response is sent. `headers` are those of all responses, `Vary`
     (`VARY`) and a strong `ETag` included; the compressed representation gets another tag (`gzip_etag`). `more` are
     those of 200 responses alone (RFC 9110 §15.4.5).
     """
@@ -103,6 +104,7 @@ class NegotiatedText:
         # None before compression; the plain response if compression does not make it smaller.
         self._compressed = self._plain if len(body) < COMPRESSED_MIN_BYTES else None
         self._work = work
+        self._compressing: SingleFlight[None, Response] = SingleFlight()
         self._not_modified: dict[bytes, Response] = {}
 
     async def respond(self, request: Request) -> Response:
@@ -125,18 +127,17 @@ class NegotiatedText:
         return made
 
     async def _compress(self, client: str) -> Response:
-        body = self._plain.body
-
-        async def compress_in_thread() -> Response:
-            return self._compressed or self._keep_compressed(await deferToThread(compress, body))
-
-        if len(body) <= INLINE_MAX_BYTES:
-            async with self._work.turn(client):
-                return self._compressed or self._keep_compressed(compress(body))
         try:
-            return await self._work.run_alone(client, compress_in_thread)
+            return await self._compressing.run(None, lambda: self._compress_in_turn(client))
         except ServerBusyError:
             return self._compressed or self._plain
+
+    async def _compress_in_turn(self, client: str) -> Response:
+        body = self._plain.body
+        if len(body) <= INLINE_MAX_BYTES:
+            async with self._work.turn(client):
+                return self._keep_compressed(compress(body))
+        return self._keep_compressed(await self._work.run_alone(client, lambda: _compress_in_thread(body)))
 
     def _keep_compressed(self, compressed: bytes) -> Response:
         made = self._plain
@@ -145,3 +146,7 @@ class NegotiatedText:
             made = make_response(HTTPStatus.OK, self._content_type, compressed, headers)
         self._compressed = made
         return made
+
+
+async def _compress_in_thread(body: bytes) -> bytes:
+    return await deferToThread(compress, body)

@@ -10,7 +10,7 @@ from postd.model import Version
 from postd.store.interface import PostStore
 from postd.web.compression import INLINE_MAX_BYTES, VARY, NegotiatedText, not_modified_if_current
 from postd.web.encoded_piece import COMMA, Piece, encode_posts, join_posts, last_id
-from postd.web.encoded_posts import EncodedPosts, Snapshot
+from postd.web.encoded_posts import EncodedPosts
 from postd.web.fair_work import FairWork
 from postd.web.streamed_list import CLOSING, EMPTY, OPENING, StreamedSnapshot, stream_list
 
@@ -50,7 +50,7 @@ class PostLists:
         self._version: Version | None = None  # of the kept responses
         self._kept: OrderedDict[Span, tuple[_Kept, int]] = OrderedDict()  # with their sizes
         self._kept_bytes = 0
-        self._making = SingleFlight[tuple[Version, Span], _Kept]()
+        self._making = SingleFlight[tuple[Version, Span], _Kept | None]()
 
     async def respond(self, request: Request, span: Span) -> Response | StreamedResponse:
         """Return the response to GET or HEAD.
@@ -65,7 +65,7 @@ class PostLists:
             not_modified = not_modified_if_current(request, headers)
             if not_modified is not None:
                 return not_modified
-            kept = await self._make(request, version, span)
+            kept = await self._make(request, span)
             if kept is None:
                 return stream_list(request, self._posts, span[0], headers, self._work)
         return await kept.respond(request)
@@ -78,29 +78,24 @@ class PostLists:
         self._kept.move_to_end(span)
         return kept[0]
 
-    async def _make(self, request: Request, version: Version, span: Span) -> _Kept | None:
-        """Return the responses with a span at a version, or a later one; None if it is too long to be kept."""
-        after, limit = span
-        many = None if limit is None else limit + 1  # one more than the page, to see whether there are any
-        snapshot = None
-        if many is None or many > SHORT_PAGE_POSTS or self._posts.is_at(version):
-            # Not in a turn: the pieces are read for all clients.
-            snapshot = await self._posts.snapshot(version, after=after, limit=many)
-            if snapshot is not None:
-                version = snapshot[0]
-            elif many is None:
-                return None
+    async def _make(self, request: Request, span: Span) -> _Kept | None:
+        """Return the responses with a span, when it is the client's turn; None if it is too long to be kept."""
         async with self._work.turn(request.client_network):
             request.require_room()
+            version = await self._store.version()  # it may have changed during the wait
             kept = self._find(version, span)
-            return kept or await self._making.run((version, span), lambda: self._make_now(version, span, snapshot))
+            return kept or await self._making.run((version, span), lambda: self._make_now(version, span))
 
-    async def _make_now(self, version: Version, span: Span, snapshot: Snapshot | None) -> _Kept:
+    async def _make_now(self, version: Version, span: Span) -> _Kept | None:
+        """Return the responses with a span at a version, or a later one; None if it is too long to be kept."""
         after, limit = span
         if limit is None:
-            assert snapshot is not None
-            return self._make_rest(after, *snapshot)
-        many = limit + 1
+            snapshot = await self._posts.snapshot(version, after=after, limit=None)
+            return None if snapshot is None else self._make_rest(after, *snapshot)
+        many = limit + 1  # one more than the page, to see whether there are any
+        snapshot = None
+        if many > SHORT_PAGE_POSTS or self._posts.is_at(version):
+            snapshot = await self._posts.snapshot(version, after=after, limit=many)
         if snapshot is None:
             page = await self._store.list_posts(after=after, limit=many)
             version, posts = page.version, encode_posts(page.posts)

@@ -5,6 +5,7 @@ from hashlib import blake2b
 
 from twisted.internet.threads import deferToThread
 
+from postd.caching import SingleFlight
 from postd.errors import ServerBusyError
 from postd.http.driver import WRITE_MAX_BYTES
 from postd.http.interface import Request
@@ -79,6 +80,7 @@ class StreamedSnapshot:
         self._inflated_bytes = max((piece.length for piece in pieces if not piece.plain_bytes), default=0)
         self._length = sum(piece.length for piece in pieces) + len(CLOSING)  # OPENING takes the place of a comma
         self._gzipped: _Gzipped | None = None  # until that is needed
+        self._compressing: SingleFlight[None, _Gzipped] = SingleFlight()
 
     async def respond(self, request: Request) -> Response | StreamedResponse:
         """Return the response to GET or HEAD.
@@ -120,18 +122,17 @@ class StreamedSnapshot:
         """Compress the pieces when it is the client's turn; return None if too many texts wait for that."""
 
         async def compress() -> _Gzipped:
-            if self._gzipped is None:
-                missing = [piece for piece in self._pieces if piece.part is None]
-                texts = [piece.text for piece in missing]
-                short = sum(map(len, texts)) <= INLINE_MAX_BYTES
-                made = _make_parts(texts) if short else await deferToThread(_make_parts, texts)
-                for piece, part in zip(missing, made, strict=True):
-                    piece.keep_part(part)
-                self._gzipped = self._join_parts()
+            missing = [piece for piece in self._pieces if piece.part is None]
+            texts = [piece.text for piece in missing]
+            short = sum(map(len, texts)) <= INLINE_MAX_BYTES
+            made = _make_parts(texts) if short else await deferToThread(_make_parts, texts)
+            for piece, part in zip(missing, made, strict=True):
+                piece.keep_part(part)
+            self._gzipped = self._join_parts()
             return self._gzipped
 
         try:
-            return await self._work.run_alone(client, compress)
+            return await self._compressing.run(None, lambda: self._work.run_alone(client, compress))
         except ServerBusyError:
             return None
 

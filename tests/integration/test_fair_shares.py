@@ -95,9 +95,9 @@ def test_heavy_requests_of_one_client_do_not_delay_another(daemon: Daemon, field
         heavy = [closed.enter_context(connect(daemon, receive_bytes=4096)) for _ in range(100)]
         for number, client in enumerate(heavy, first):
             ask_heavy(client, number, fields)
-        other.sendall(b"GET /post?limit=300&after=2000 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        ask_heavy(other, 1000 + first, fields)
         assert read_response(other).startswith(b"HTTP/1.1 200 ")
-        assert answered(heavy) < len(heavy)
+        assert answered(heavy) < len(heavy) // 2
 
 
 def test_client_that_reads_nothing_uses_its_share_of_the_memory(daemon: Daemon) -> None:
@@ -113,7 +113,7 @@ def test_client_that_reads_nothing_uses_its_share_of_the_memory(daemon: Daemon) 
             assert read_response(other).startswith(b"HTTP/1.1 200 ")
 
 
-def test_two_hundred_readers_of_one_address_are_served(daemon: Daemon) -> None:
+def test_many_readers_of_one_address_are_served(daemon: Daemon) -> None:
     with ExitStack() as closed:
         readers = [closed.enter_context(connect(daemon, receive_bytes=4096)) for _ in range(190)]
         for number, client in enumerate(readers, 1500):
@@ -190,10 +190,10 @@ def test_client_that_reads_less_than_a_kibibyte_a_second_is_cut_off(daemon: Daem
 
 
 def test_half_closed_client_gets_a_page_that_waited_for_its_turn(daemon: Daemon) -> None:
-    with ExitStack() as closed, connect(daemon) as half:
+    with ExitStack() as closed, connect(daemon, OTHER) as half:
         for number in range(50):
             client = closed.enter_context(connect(daemon, receive_bytes=4096))
             ask_heavy(client, 900 + number)
-        half.sendall(LIGHT)
+        ask_heavy(half, 950)
         half.shutdown(socket.SHUT_WR)
         assert read_response(half).startswith(b"HTTP/1.1 200 ")

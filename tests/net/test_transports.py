@@ -120,6 +120,11 @@ class PushProducer:
         self.calls.append("stop")
 
 
+class FailingProducer(PushProducer):
+    def pauseProducing(self) -> None:
+        raise SystemExit
+
+
 class Connection:
     """A connection: the transport of the server, its protocol, and the socket of the client."""
 
@@ -299,6 +304,20 @@ def test_producer_is_paused_while_the_kernel_does_not_accept_all(connect: Connec
         one.reactor.turn()
     assert producer.calls == ["pause", "resume"]
     assert not unsent_bytes(one.transport)
+
+
+def test_producer_that_fails_when_it_is_paused_ends_its_connection_only(connect: Connect) -> None:
+    failing, other = connect(), connect()
+    failing.transport.registerProducer(FailingProducer(), streaming=True)
+    with capturedLogs() as events:
+        while failing.reason() is None:
+            failing.write(bytes(1000))
+            other.write(b"x")
+            failing.reactor.run_calls()
+    assert [event["log_failure"].type for event in events] == [SystemExit]
+    other.write(b"later")
+    other.reactor.run_calls()
+    assert other.client.recv(1_000_000).endswith(b"later")
 
 
 def test_views_are_not_copied(connect: Connect) -> None:

@@ -54,7 +54,7 @@ from postd.web.server.connection_states import OPEN, READING, TRANSITIONS, Event
 from postd.web.server.interface import Site
 from postd.web.server.request import HttpRequest
 from postd.web.server.response_memory import Holding
-from postd.web.server.socket_state import bytes_acknowledged, end_output, has_unread, unsent_bytes
+from postd.web.server.socket_state import bytes_acknowledged, end_output, has_unread, unsent_bytes, unsent_memory
 
 LINGER_S = 2
 """How long a client whose request was refused may go on sending before the connection is aborted."""
@@ -178,10 +178,12 @@ class HttpConnection(Protocol):
     def pauseProducing(self) -> None:
         """Called when the kernel has not accepted all output."""
         self._output_paused = True
-        if self._held is None or self.isSecure():  # else the buffer refers to the body, which is counted
-            self._free_output()
-            memory = unsent_bytes(self.transport), None, 0
-            self._held_output = self.site.memory.hold(self._client_network(), memory)
+        self._free_output()
+        own_bytes, viewed, viewed_bytes = unsent_memory(self.transport)
+        if self._held is not None and not self.isSecure():  # the buffer refers to what is held, and has no copy
+            own_bytes = 0
+        memory = own_bytes, viewed, viewed_bytes
+        self._held_output = self.site.memory.hold(self._client_network(), memory)
         if self.state in OPEN:
             self._await_reading(self.site.limits.idle_s)
         if self._producer is not None:
@@ -193,8 +195,6 @@ class HttpConnection(Protocol):
         """Called when the kernel has accepted all output."""
         self._output_paused = False
         self._free_output()
-        if self.request is None:
-            self._free_body()
         if self.state is _RESPONDING:
             self.deadline_s = math.inf
         if self._producer is not None:
@@ -249,8 +249,7 @@ class HttpConnection(Protocol):
         if self._stream_client is not None:
             self.site.end_stream(self._stream_client)
             self._stream_client = None
-        if not self._output_paused:  # else the buffer refers to it
-            self._free_body()
+        self._free_body()
 
     # Called by requests, most of it by twisted.web's Request
 

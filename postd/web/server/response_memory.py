@@ -1,7 +1,6 @@
 """The memory of responses on their way to their clients (`[limits] response_memory`; reference: Safe by default)."""
 
 from collections import Counter
-from typing import Any
 
 from postd.errors import ServerBusyError
 from postd.http.responses import NO_MEMORY, Memory
@@ -10,13 +9,31 @@ CLIENT_SHARE = 8
 """A client uses at most one of so many parts of the memory."""
 
 
-class _Client:
-    """What one client holds: bytes in all, and how many of its responses share each object, by the object's id."""
+class _Usage:
+    """Memory in use: bytes, holdings, and how many of these share each object, by the object's id."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.responses = 0
-        self.shared: Counter[int] = Counter()
+        self.holdings = 0
+        self._users: Counter[int] = Counter()
+
+    def bytes_with(self, memory: Memory) -> int:
+        """Return the bytes in use with one more holding."""
+        own_bytes, shared, shared_bytes = memory
+        return self.bytes + own_bytes + (0 if id(shared) in self._users else shared_bytes)
+
+    def add(self, memory: Memory) -> None:
+        self.bytes = self.bytes_with(memory)
+        self.holdings += 1
+        self._users[id(memory[1])] += 1
+
+    def remove(self, memory: Memory) -> None:
+        shared = id(memory[1])
+        self._users[shared] -= 1
+        if not self._users[shared]:
+            del self._users[shared]
+        self.bytes -= self.bytes_with(memory) - self.bytes  # as much as it would add now
+        self.holdings -= 1
 
 
 class Holding:
@@ -43,15 +60,19 @@ class ResponseMemory:
     of Choudhury and Hahne, 1998).
 
     Attributes:
-        max_bytes: the limit for the process; a client that holds nothing gets one response of any size within it.
-        used_bytes: what all clients hold.
+        max_bytes: the limit for the process. The first response may be larger; the first one of each client may be
+            larger than the client's share.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self.used_bytes = 0
-        self._clients: dict[str, _Client] = {}
-        self._shared: Counter[int] = Counter()
+        self._all = _Usage()
+        self._clients: dict[str, _Usage] = {}
+
+    @property
+    def used_bytes(self) -> int:
+        """The memory that all clients hold."""
+        return self._all.bytes
 
     def require_room(self, client: str, memory: Memory = NO_MEMORY) -> None:
         """Check that there is room for a response.
@@ -65,52 +86,24 @@ class ResponseMemory:
         """
         if not self.used_bytes:
             return
-        own_bytes, shared, shared_bytes = memory
-        held = self._clients.get(client)
-        total = self.used_bytes + own_bytes + (0 if id(shared) in self._shared else shared_bytes)
+        total = self._all.bytes_with(memory)
         is_over = total > self.max_bytes
-        if held is not None:
-            used = held.bytes + own_bytes + (0 if id(shared) in held.shared else shared_bytes)
+        if client in self._clients:
+            used = self._clients[client].bytes_with(memory)
             is_over = is_over or used > self.max_bytes // CLIENT_SHARE or used > (self.max_bytes - total) // 2
         if is_over:
             raise ServerBusyError
 
     def hold(self, client: str, memory: Memory) -> Holding:
         """Count the memory of a response, whether or not there is room for it."""
-        own_bytes, shared, shared_bytes = memory
-        held = self._clients.setdefault(client, _Client())
-        held.responses += 1
-        held.bytes += own_bytes
-        self.used_bytes += own_bytes
-        if shared is not None:
-            if id(shared) not in held.shared:
-                held.bytes += shared_bytes
-            if id(shared) not in self._shared:
-                self.used_bytes += shared_bytes
-            held.shared[id(shared)] += 1
-            self._shared[id(shared)] += 1
+        self._all.add(memory)
+        self._clients.setdefault(client, _Usage()).add(memory)
         return Holding(self, client, memory)
 
     def free(self, client: str, memory: Memory) -> None:
         """Called by `Holding.release`."""
-        own_bytes, shared, shared_bytes = memory
-        held = self._clients[client]
-        held.responses -= 1
-        held.bytes -= own_bytes
-        self.used_bytes -= own_bytes
-        if shared is not None:
-            if _leave(held.shared, shared):
-                held.bytes -= shared_bytes
-            if _leave(self._shared, shared):
-                self.used_bytes -= shared_bytes
-        if not held.responses:
+        self._all.remove(memory)
+        usage = self._clients[client]
+        usage.remove(memory)
+        if not usage.holdings:
             del self._clients[client]
-
-
-def _leave(users: Counter[int], shared: Any) -> bool:
-    """Count one user of an object less; return whether it was the last one."""
-    users[id(shared)] -= 1
-    if users[id(shared)]:
-        return False
-    del users[id(shared)]
-    return True

@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 import postd.linux  # noqa: F401 - refuses other systems
-from postd.twisted_private import buffered_bytes
+from postd.http.responses import NO_MEMORY, Memory
+from postd.twisted_private import buffered_bytes, largest_viewed
 
 _TCP_INFO_BYTES = 256
 _BYTES_ACKED = struct.Struct("=Q")
@@ -47,6 +48,15 @@ def has_unread(transport: Any) -> bool:
 def unsent_bytes(transport: Any) -> int:
     """Return how much output the kernel has not accepted yet."""
     return buffered_bytes(_innermost(transport)) if _socket_of(transport) is not None else 0
+
+
+def unsent_memory(transport: Any) -> Memory:
+    """Return the memory of the output that the kernel has not accepted yet: a view keeps the whole object behind it."""
+    if _socket_of(transport) is None:
+        return NO_MEMORY
+    innermost = _innermost(transport)
+    viewed = largest_viewed(innermost)
+    return buffered_bytes(innermost), viewed, 0 if viewed is None else len(viewed)
 
 
 def end_output(transport: Any) -> None:
