@@ -21,7 +21,7 @@ from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from postd.errors import PostdError, StoreBusyError, StoreRefusedError, StoreUnavailableError
+from postd.errors import StoreBusyError, StoreMissingError, StoreRefusedError, StoreUnavailableError
 from postd.reactor import IReactor
 from postd.store.failure_reporter import FailureReporter
 from postd.store.group_commit import GroupCommit, Outcome
@@ -32,9 +32,8 @@ from postd.store.sqlite.commit_detector import CommitDetector
 from postd.store.sqlite.database_file import DatabaseFile, remaining_timeout_ms, transaction
 from postd.store.sqlite.deleted_texts import DeletedTexts
 from postd.store.sqlite.errors import is_locked, store_error
-from postd.store.sqlite.file_locks import Identity, identity_of
+from postd.store.sqlite.file_locks import identity_of
 from postd.store.sqlite.read_cache import TABLES, ReadCache
-from postd.store.sqlite.wal_files import WalFiles
 from postd.store.sqlite.write_turn import WriteTurn
 from postd.store.sqlite.writer_thread import WriterThread
 
@@ -56,9 +55,6 @@ random keys were measured to add 2.2 each, those of one nonce next to nothing.""
 
 _ALONE_TIMEOUT_MS = 100
 """How long `run_on_file` waits for readers, while other processes cannot write."""
-
-_CHECKPOINT_TIMEOUT_MS = 1000
-"""How long `stop` waits for other readers of a file that was moved away."""
 
 
 class _WouldWaitError(Exception):
@@ -108,11 +104,10 @@ class SqliteDatabase:
         self.writer: sqlite3.Connection | None = None
         self.reader: sqlite3.Connection | None = None
         self._write_turn: WriteTurn | None = None
-        self._wal_files: WalFiles | None = None
         self._commit_detector: CommitDetector | None = None
         self.service_keys: dict[str, bytes] = {}
         self._cache = ReadCache()
-        self._opened_file: Identity | None = None
+        self._batch_reads = 0
         self.file_check = LoopingCall(self.check_file)
         self.file_check.clock = reactor
         self._opening: Deferred[None] | None = None
@@ -132,7 +127,7 @@ class SqliteDatabase:
         try:
             # Not in the writer thread: the reactor does not run yet, and the first request must find the store open.
             self._open()
-        except StoreUnavailableError as error:
+        except (StoreUnavailableError, StoreMissingError) as error:  # missing: `prepare` has found it
             self._opening = Deferred.fromCoroutine(self._retry_open(error.why))
             await self._opening
         self._has_started = True
@@ -205,17 +200,18 @@ class SqliteDatabase:
         """
         if self.reader is None:
             raise StoreUnavailableError(self._not_open)
-        # On a connection of its own: on the shared one, a running query would hold all other reads at its snapshot.
-        with closing(self._file.open_reader()) as connection:
-            if not self._file_is_in_place():
-                raise StoreUnavailableError(self._replaced)
-            try:
+        self._batch_reads += 1
+        try:
+            # On a connection of its own: on the shared one, a running query would hold all other reads at its snapshot.
+            with closing(self._file.open_reader()) as connection:
                 rows = connection.execute(query)
                 while batch := rows.fetchmany(batch_size):
                     yield batch
                     await deferLater(self._reactor, 0)
-            except sqlite3.Error as error:
-                raise self._unavailable(error) from None
+        except sqlite3.Error as error:
+            raise self._unavailable(error) from None
+        finally:
+            self._batch_reads -= 1
 
     async def write(
         self, write: Callable[[sqlite3.Connection], T], *, synced: bool = True, changes: Sequence[str] = TABLES
@@ -294,36 +290,31 @@ class SqliteDatabase:
         return await self._thread.run(in_thread)
 
     def check_file(self) -> None:
-        """Close the file if another one is at its path, and open that one."""
-        if self.reader is not None and not self._file_is_in_place():
+        """Stop reading a file that is no longer at its path; open the one that is there, or comes there."""
+        if self.reader is not None and not self._file.is_in_place():
             self._close_reader()
             self._not_open = self._replaced
             self._opening = Deferred.fromCoroutine(self._reopen())
             self._opening.addErrback(self._reopen_failed)
 
-    def _open(self) -> None:
-        # Before the file is opened, so that a replacement from now on is noticed.
-        self._opened_file = identity_of(self._file.path)
-        writer = self._file.open_writer()
-        try:
-            reader = self._file.open_reader()
-        except PostdError:
-            writer.close()
-            raise
-        try:
-            self._write_turn = WriteTurn(self._file.path)
-            self._wal_files = WalFiles(self._file.path, self._opened_file)
-        except OSError as error:
-            reader.close()
-            writer.close()
-            self._close_shared_files()
-            raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
-        with suppress(OSError):
-            self._commit_detector = CommitDetector(self._file.path)
-        self._cache.clear()
-        self.service_keys = {}
+    def _open(self, *, create: bool = False) -> None:
+        """Open the file at the path; if that is still open, only the reader. Another one is closed first.
+
+        It is opened by a later call: requests that depend on the old file are refused meanwhile. The count of a nonce
+        must not get into another file than the one with its key.
+        """
+        if self.writer is not None and not self._file.is_in_place():
+            why = self._close_writer()
+            raise StoreUnavailableError(f"{self._replaced}; the old file stays open: {why}" if why else self._replaced)
+        if self.writer is None:
+            self.writer, held = self._file.open_writer(create=create)
+            self._write_turn = WriteTurn(held.file)
+            with suppress(OSError):
+                self._commit_detector = CommitDetector(held.path)
+            self._cache.clear()
+            self.service_keys = {}
         # Last: from now on the reactor's thread serves requests.
-        self.reader, self.writer = reader, writer
+        self.reader = self._file.open_reader()
 
     async def _retry_open(self, why: str) -> None:
         """Open the file as soon as that is possible.
@@ -341,19 +332,17 @@ class SqliteDatabase:
             except StoreUnavailableError as error:
                 why = error.why
             except StoreRefusedError as error:
-                if not self._has_started:
+                if not self._has_started and not isinstance(error, StoreMissingError):
                     raise
                 why = error.why
             else:
                 return
 
     async def _reopen(self) -> None:
-        if not await self._thread.run(self._leave_file):
-            self._log.error("store: {why}, and another program reads the old one; waiting for it", why=self._replaced)
-            await deferLater(self._reactor, _RETRY_OPEN_AFTER_S)
-            while not await self._thread.run(self._leave_file):
-                await deferLater(self._reactor, _RETRY_OPEN_AFTER_S)
-        await self._retry_open(self._replaced)
+        try:
+            await self._thread.run(self._open)
+        except (StoreUnavailableError, StoreRefusedError):
+            await self._retry_open(self._replaced)
         self.deleted_texts.remove_later()
         self._log.info("store: opened {path}", path=self._file.path)
 
@@ -366,65 +355,22 @@ class SqliteDatabase:
         if reader is not None:
             reader.close()
 
-    def _close_writer(self) -> None:
-        """Close the writer, after the reader."""
-        writer, self.writer = self.writer, None
-        if writer is not None:
-            writer.close()
-
-    def _close_shared_files(self) -> None:
-        """Close the descriptors that must outlive both connections (see `file_locks`)."""
-        for shared in (self._commit_detector, self._wal_files, self._write_turn):
-            if shared is not None:
-                shared.close()
-        self._commit_detector = self._wal_files = self._write_turn = None
+    def _close_writer(self, *, stopping: bool = False) -> str:
+        """Close the file, after the reader (in the writer thread); return what `DatabaseFile.close_writer` does."""
+        if self._batch_reads and not stopping:
+            return "it is being exported"
+        if self.writer is not None and (why := self._file.close_writer(self.writer, stopping=stopping)):
+            return why
+        self.writer = self._write_turn = None
+        if self._commit_detector is not None:
+            self._commit_detector.close()
+            self._commit_detector = None
+        return ""
 
     def _close(self) -> None:
         """Close everything (in the writer thread, after its last batch)."""
         self._close_reader()
-        if not self._file_is_in_place():
-            self._leave_file(_CHECKPOINT_TIMEOUT_MS)
-        if self._write_turn is not None:
-            # SQLite removes the write-ahead log with the last connection. Two processes that close at the same time
-            # would each see the other's, and leave the log behind.
-            with suppress(OSError), self._write_turn.turn():
-                self._close_writer()
-        self._close_writer()
-        self._close_shared_files()
-
-    def _leave_file(self, busy_timeout_ms: int = 0) -> bool:
-        """Close a file that is no longer at its path, without losing a commit (in the writer thread).
-
-        Its write-ahead log would stay at the path and be taken for the log of the new file. So the log is
-        checkpointed into the old file, wherever that is now, and unlinked. Processes do this one after the other: else
-        one could unlink the log that another has already created for the new file.
-
-        Returns:
-            False if it is not possible now because another program is reading the old file.
-        """
-        if self.writer is None or self._write_turn is None or self._wal_files is None:
-            return True
-        with self._write_turn.leaving() as alone:
-            if not alone:
-                return False
-            # If the path is a symlink that was redirected, the old file and its log stay in use under their names.
-            moved = not self._wal_files.are_in_use()
-            if moved and not self._checkpoint(self.writer, busy_timeout_ms):
-                return False
-            self._close_writer()
-            if moved:
-                self._wal_files.remove()
-        self._close_shared_files()
-        return True
-
-    def _checkpoint(self, writer: sqlite3.Connection, busy_timeout_ms: int) -> bool:
-        """Copy the write-ahead log into the file and empty it; return False if a reader prevents that."""
-        try:
-            self._file.set_busy_timeout(writer, busy_timeout_ms)
-            busy = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-        except sqlite3.Error:
-            return False
-        return not busy
+        self._close_writer(stopping=True)
 
     def _commit(self, writes: Sequence[Write]) -> Deferred[Sequence[Outcome]]:
         """Commit a batch: on the reactor's thread if it does not have to wait there, else in the writer thread."""
@@ -480,7 +426,8 @@ class SqliteDatabase:
 
     def _file_is_in_place(self) -> bool:
         """Return whether the open file is the one at its path; writes to another file would be lost."""
-        return identity_of(self._file.path) == self._opened_file
+        held = self._file.held
+        return held is not None and identity_of(self._file.path) == held.file.identity
 
     def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError:
         """Return our error for one of SQLite. Once the store has started, even a refusal counts as temporary."""

@@ -14,17 +14,18 @@ from contextlib import closing, contextmanager, suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import quote
 
 from twisted.logger import Logger
 
 from postd.errors import StoreMissingError, StoreOlderError, StoreRefusedError, StoreUnavailableError
-from postd.store.sqlite.deleted_texts import SEARCHED_MAX_BYTES, root_of_posts, vacuum
+from postd.store.sqlite.deleted_texts import SEARCHED_MAX_BYTES, empty_log, root_of_posts, vacuum
 from postd.store.sqlite.errors import store_error
-from postd.store.sqlite.file_locks import SharedFile
+from postd.store.sqlite.file_locks import SharedFile, identity_of, open_descriptors
+from postd.store.sqlite.held_file import HeldFile, locked_folder
 from postd.store.sqlite.unused_space import find_texts
 from postd.store.sqlite.upgrade_copy import check_room, keep_upgrade_copy, size_of
-from postd.store.sqlite.wal_files import is_in_use, log_is_of_another
 
 APPLICATION_ID = int.from_bytes(b"post")
 """Identifies the files of postd (`PRAGMA application_id`)."""
@@ -35,11 +36,16 @@ OPEN_TIMEOUT_MS = 250
 BUSY_TIMEOUT_MS = 5000
 """How long a write waits for it."""
 
+CHECKPOINT_TIMEOUT_MS = 1000
+"""How long the last close waits for other readers of a file that was moved away."""
+
 CHECKED_WHOLE_MAX_BYTES = 256 * 1024 * 1024
 """A larger file is not checked from end to end at start."""
 
 _SCHEMA_WITHOUT_TEXTS = 7
 """The first schema whose change log has no texts, and whose users overwrite what they delete."""
+
+_LOCKED = "another process opens or closes it"
 
 _SELECT_SCHEMA = "SELECT type, name, sql FROM sqlite_master WHERE sql IS NOT NULL AND name NOT LIKE 'sqlite_%'"
 
@@ -71,12 +77,17 @@ class DatabaseFile:
     Args:
         synchronous: how durable a commit is (`PRAGMA synchronous`).
         upgrade: whether a file with an older schema is upgraded instead of refused.
+
+    Attributes:
+        path: where it is looked for.
+        held: the file that was found there, None while none is open.
     """
 
     _log = Logger()
 
     def __init__(self, path: str, *, synchronous: str = "FULL", upgrade: bool = True) -> None:
         self.path = path
+        self.held: HeldFile | None = None
         self._synchronous = synchronous
         self._may_upgrade = upgrade
         self._synced = True
@@ -87,34 +98,54 @@ class DatabaseFile:
 
         If it may be upgraded, texts of deleted posts in its unused space are removed, too.
         """
-        with closing(self.open_writer(create=create, check_whole=True)) as connection:
+        with self._opened(create=create, check_whole=True) as connection:
             root = root_of_posts(connection)
         if not self._may_upgrade or Path(self.path).stat().st_size > SEARCHED_MAX_BYTES:
             return
         with closing(SharedFile(self.path, os.O_RDONLY)) as file:
             is_found = any(find_texts(file.descriptor, root))
         if is_found:
-            with closing(self.open_writer()) as connection:
+            with self._opened() as connection:
                 self._vacuum(connection)
 
-    def open_writer(self, *, create: bool = False, check_whole: bool = False) -> sqlite3.Connection:
+    @contextmanager
+    def _opened(self, *, create: bool = False, check_whole: bool = False) -> Iterator[sqlite3.Connection]:
+        writer, _ = self.open_writer(create=create, check_whole=check_whole)
+        try:
+            yield writer
+        finally:
+            self.close_writer(writer, stopping=True)
+
+    def open_writer(self, *, create: bool = False, check_whole: bool = False) -> tuple[sqlite3.Connection, HeldFile]:
         """Open the file for writing, and upgrade its schema if it is older.
 
         With `check_whole` it is checked from end to end, if it is not too large.
 
         Raises:
             StoreRefusedError: it must not be used (`StoreOlderError`: it has an older schema, and `upgrade` is False).
-            StoreUnavailableError: it is locked, there is no space, or an older postd has it open.
+            StoreMissingError: there is none, or an empty one, and not `create`.
+            StoreUnavailableError: it is locked, there is no space, an older postd has it open, or the write-ahead log
+                beside it is that of another file.
         """
         if create:
             self._create_if_missing()
         self._check_place()
-        if log_is_of_another(self.path):
-            raise StoreUnavailableError(
-                f"{self.path}: the write-ahead log beside it is that of a file that was there before, and in use"
-            )
+        path = os.path.realpath(self.path)
+        with locked_folder(path) as locked:
+            if not locked:
+                raise StoreUnavailableError(f"{self.path}: {_LOCKED}")
+            self.held = held = HeldFile(path)
+            try:
+                return self._open_held(held, create=create, check_whole=check_whole), held
+            except BaseException:
+                self.held = None
+                held.close()
+                raise
 
-        in_use = is_in_use(self.path)
+    def _open_held(self, held: HeldFile, *, create: bool, check_whole: bool) -> sqlite3.Connection:
+        if conflict := held.find_conflict():
+            raise StoreUnavailableError(f"{self.path}: {conflict}")
+        in_use = held.is_in_use()
 
         def set_up(connection: sqlite3.Connection) -> None:
             connection.execute(f"PRAGMA busy_timeout = {OPEN_TIMEOUT_MS}")
@@ -125,6 +156,8 @@ class DatabaseFile:
                 schema = self._schema(connection, known=len(steps))
                 if schema:
                     self._check_tables(connection, steps[:schema])
+                elif not create:  # it is being copied there perhaps
+                    raise StoreMissingError(f"{self.path}: it is empty")
             if check_whole and Path(self.path).stat().st_size <= CHECKED_WHOLE_MAX_BYTES:
                 self._check_whole(connection)
             if 0 < schema < len(steps):
@@ -136,8 +169,53 @@ class DatabaseFile:
                 self._vacuum(connection)
             connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
             self._synced, self._busy_timeout_ms = True, BUSY_TIMEOUT_MS
+            connection.execute("SELECT count(*) FROM sqlite_master")  # opens the -wal and -shm files
+            held.claim()
 
-        return self._open(set_up)
+        return self._open(held, "rw", set_up)
+
+    def close_writer(self, writer: sqlite3.Connection, *, stopping: bool = False) -> str:
+        """Close the file, after its readers, so that all commits are in it, or in the log beside it.
+
+        If it was moved, the log would stay where it was, and be taken for that of a file that is put there. So the log
+        is checkpointed into the file, wherever that is now, and removed once no process uses it.
+
+        Returns:
+            Why that is not possible now; empty: it is closed. With `stopping` it is always closed, after a timeout.
+        """
+        held = self.held
+        if held is None:
+            return ""
+        with locked_folder(held.path) as locked:
+            is_last, moved = locked and not held.is_in_use(), not held.is_in_place()
+            why = "" if locked else _LOCKED
+            if is_last or moved:
+                why = self._empty_log(writer, CHECKPOINT_TIMEOUT_MS if moved and stopping else 0) or why
+            if why and not stopping:
+                return why
+            writer.close()
+            if is_last and not why:
+                held.remove_log()
+            elif is_last and moved:
+                self._log.error(
+                    "store: {path} was moved, and its newest posts are in {path}-wal: {why}", path=self.path, why=why
+                )
+            held.close()
+            self.held = None
+        return ""
+
+    def _empty_log(self, writer: sqlite3.Connection, busy_timeout_ms: int) -> str:
+        """Copy the write-ahead log into the file and empty it; return why that is not possible."""
+        try:
+            self.set_busy_timeout(writer, busy_timeout_ms)
+            return "" if empty_log(writer) else "another program reads it"
+        except sqlite3.Error as error:
+            return str(error)
+
+    def is_in_place(self) -> bool:
+        """Return whether the file that is open, and the log beside it, are still at their paths."""
+        held = self.held
+        return held is not None and identity_of(self.path) == held.file.identity and held.is_in_place()
 
     def open_reader(self) -> sqlite3.Connection:
         """Open the file for reading, while a writer has it open. Reads never wait for a lock.
@@ -148,10 +226,11 @@ class DatabaseFile:
 
         def set_up(connection: sqlite3.Connection) -> None:
             connection.execute("PRAGMA busy_timeout = 0")
-            connection.execute("PRAGMA query_only = ON")
             connection.execute("SELECT count(*) FROM sqlite_master")  # opens the -wal and -shm files
 
-        return self._open(set_up)
+        if self.held is None:
+            raise StoreUnavailableError(f"{self.path}: not open")
+        return self._open(self.held, "ro", set_up)
 
     def set_synchronous(self, connection: sqlite3.Connection, *, synced: bool) -> None:
         """Make the next commits wait for the disk, or for the operating system only."""
@@ -167,6 +246,14 @@ class DatabaseFile:
 
     def _create_if_missing(self) -> None:
         """Create the empty file with mode 0600: SQLite would use the umask, and the file will hold secrets."""
+        log = Path(f"{os.path.realpath(self.path)}-wal")
+        with suppress(OSError):
+            # SQLite would remove it, and with it the newest posts of a file that was moved before postd was killed.
+            if log.stat().st_size and identity_of(self.path) is None:
+                raise StoreRefusedError(
+                    f"{self.path}: there is no such file, but its write-ahead log is there; move the file back, or "
+                    f"remove {log}"
+                )
         try:
             os.close(os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
@@ -187,21 +274,31 @@ class DatabaseFile:
         if not os.access(self.path, os.W_OK):
             raise StoreRefusedError(f"{self.path}: it is not writable")
 
-    def _open(self, set_up: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
+    def _open(self, held: HeldFile, mode: str, set_up: Callable[[sqlite3.Connection], None]) -> sqlite3.Connection:
         """Connect and set up; an error leaves nothing open."""
         try:
-            # mode=rw: a file that was removed since must not be created again, empty.
-            uri = f"file:{quote(os.fsencode(self.path))}?mode=rw"
+            # Not mode=rwc: a file that was removed since must not be created again, empty.
+            uri = f"file:{quote(os.fsencode(held.path))}?mode={mode}"
+            before = open_descriptors()
             connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
             try:
+                # SQLite opens the log at the first query. It may have opened a descriptor, or reused one.
+                opened = {identity for _, identity in open_descriptors() - before}
+                if opened and held.file.identity not in opened:
+                    self._raise_moved()
                 connection.execute("PRAGMA trusted_schema = OFF")
                 set_up(connection)
             except BaseException:
                 connection.close()
                 raise
         except sqlite3.Error as error:
+            if held.was_moved():
+                self._raise_moved()
             raise store_error(error, self.path) from None
         return connection
+
+    def _raise_moved(self) -> NoReturn:
+        raise StoreUnavailableError(f"{self.path}: it was moved, removed or replaced") from None
 
     def _identify(self, connection: sqlite3.Connection) -> None:
         application = connection.execute("PRAGMA application_id").fetchone()[0]

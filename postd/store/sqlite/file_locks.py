@@ -14,7 +14,7 @@ import fcntl
 import mmap
 import os
 import struct
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from threading import Lock
 from typing import NamedTuple
 
@@ -41,11 +41,18 @@ def identity_of(path: str) -> Identity | None:
     return Identity(status.st_dev, status.st_ino)
 
 
-class LockBytes:
-    """A range of bytes for locks; `first` counts from 0."""
+def open_descriptors() -> set[tuple[str, Identity | None]]:
+    """Return the descriptors of this process, and their files; none without /proc."""
+    with suppress(FileNotFoundError):
+        return {(name, identity_of(f"/proc/self/fd/{name}")) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208
+    return set()
 
-    def __init__(self, first: int, count: int = 1) -> None:
-        start = _FIRST_BYTE + first
+
+class LockBytes:
+    """A range of bytes for locks; `first` counts from the first byte of ours, or from `base`."""
+
+    def __init__(self, first: int, count: int = 1, *, base: int = _FIRST_BYTE) -> None:
+        start = base + first
         self.exclusive = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, count, 0)
         self.shared = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, start, count, 0)
         self.free = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, count, 0)

@@ -39,9 +39,10 @@ class SqliteLogins(StorePart[SqliteDatabase]):
         self._read, self._read_cached, self._write = database.read, database.read_cached, database.write
 
     async def key(self, name: str) -> bytes:
-        key = self.database.service_keys.get(name)
+        keys = self.database.service_keys  # of the file that is open now, which another one may replace meanwhile
+        key = keys.get(name)
         if key is None:
-            key = self.database.service_keys[name] = await self._load_or_create_key(name)
+            key = keys[name] = await self._load_or_create_key(name)
         return key
 
     async def _load_or_create_key(self, name: str) -> bytes:

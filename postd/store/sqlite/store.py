@@ -40,15 +40,16 @@ class MemoryDatabase(SqliteDatabase):
         except OSError as error:
             raise StoreRefusedError(f"memory: needs a folder for temporary files: {error.strerror}") from None
 
-    def _open(self) -> None:
+    def _open(self, *, create: bool = True) -> None:
         folder = tempfile.mkdtemp(prefix="postd-")
         try:
-            file = Path(folder) / "posts.db"
-            file.touch(0o600)
-            self._file = DatabaseFile(str(file), synchronous="OFF")
-            super()._open()
+            self._file = DatabaseFile(str(Path(folder) / "posts.db"), synchronous="OFF")
+            super()._open(create=create)
         finally:
             shutil.rmtree(folder)
+
+    def check_file(self) -> None:
+        pass
 
     def _file_is_in_place(self) -> bool:
         return True

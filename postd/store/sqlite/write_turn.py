@@ -10,7 +10,6 @@ The queue is for fairness only; SQLite's lock still protects the file. A process
 because one before it is suspended for example, proceeds without its turn.
 """
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +22,6 @@ TURN_MAX_S = 2.5
 _AFTER_TIMEOUT_MAX_S = 0.1
 """Timeout after one that has expired: long enough normally, and short while a process is stuck."""
 
-_LEAVING_MAX_S = 0.25
-"""Timeout for other processes that close a replaced file; each takes some milliseconds."""
-
 _POLL_EVERY_S = 0.0001
 """The kernel can wait for a lock, but not with a timeout, so the lock is polled."""
 
@@ -35,25 +31,18 @@ _PLACES = 8
 _ALL = LockBytes(0, _PLACES)
 _ALL_BUT_FIRST = LockBytes(1, _PLACES - 1)
 _PLACE = [LockBytes(place) for place in range(_PLACES)]
-_EXIT = LockBytes(_PLACES)
 
 
 class WriteTurn:
-    """The queue of one file.
-
-    Args:
-        path: the database, which SQLite has opened already.
+    """The queue of one file, which is open for writing.
 
     Attributes:
-        descriptor: of the database.
-
-    Raises:
-        OSError: it cannot be opened.
+        descriptor: of the file.
     """
 
-    def __init__(self, path: str) -> None:
-        self._file = SharedFile(path, os.O_RDWR)
-        self.descriptor = self._file.descriptor
+    def __init__(self, file: SharedFile) -> None:
+        self._file = file
+        self.descriptor = file.descriptor
         self._timeout_s = TURN_MAX_S
 
     @contextmanager
@@ -67,19 +56,6 @@ class WriteTurn:
             yield self._enter(may_wait=may_wait)
         finally:
             self._file.lock(_ALL.free)
-
-    @contextmanager
-    def leaving(self) -> Iterator[bool]:
-        """Lock out other processes that close a replaced file; the value is False if the lock was not free in time."""
-        deadline = time.monotonic() + _LEAVING_MAX_S
-        try:
-            yield self._wait(_EXIT, deadline)
-        finally:
-            self._file.lock(_EXIT.free)
-
-    def close(self) -> None:
-        """Close the file; only after SQLite has closed it."""
-        self._file.close()
 
     def _enter(self, *, may_wait: bool) -> float | None:
         if self._file.lock(_ALL.exclusive):

@@ -2,15 +2,19 @@
 
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import cast
 
 from twisted.internet import reactor as global_reactor
 
 from postd.reactor import IReactor
+from postd.store.sqlite.file_locks import SharedFile
 from postd.store.sqlite.store import SqliteStore
+from postd.store.sqlite.write_turn import WriteTurn
 from tests.helpers import run_sql
 from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
 
@@ -41,6 +45,36 @@ def locks_of(path: Path) -> set[tuple[str, int]]:
     whole = [line for line in lines if len(line) == 8]
     held = [line for line in whole if line[1] == "POSIX" and line[4] == str(os.getpid()) and line[5].endswith(inode)]
     return {(line[3], int(line[6])) for line in held}
+
+
+@contextmanager
+def turns_of(path: Path) -> Iterator[WriteTurn]:
+    """The queue of writers of a file, as of another process."""
+    with closing(SharedFile(str(path), os.O_RDWR)) as file:
+        yield WriteTurn(file)
+
+
+_PROGRAM = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+for statement in sys.argv[2:]:
+    connection.execute(statement).fetchone()
+print("done", flush=True)
+sys.stdin.read()
+connection.close()
+"""
+
+
+@contextmanager
+def other_program(path: Path, *statements: str) -> Iterator[None]:
+    """Run statements in another process, which has the database open until the end of the block."""
+    with subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM, str(path), *statements], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"done\n"
+        yield
+        program.communicate()
 
 
 def writer_of(store: SqliteStore) -> sqlite3.Connection:

@@ -25,7 +25,6 @@ from postd.store.sqlite.commit_detector import CommitDetector
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.logins import SqliteLogins
 from postd.store.sqlite.store import SqliteStore
-from postd.store.sqlite.write_turn import WriteTurn
 from postd.store.sqlite.writer_thread import WriterThread
 from tests.helpers import PATIENCE_S, locked, run_sql
 from tests.store.contract import (
@@ -39,7 +38,7 @@ from tests.store.contract import (
     started,
     until_available,
 )
-from tests.store.sqlite.files import busy, locks_of, make_store_file, reader_of, statements_of, writer_of
+from tests.store.sqlite.files import busy, locks_of, make_store_file, reader_of, statements_of, turns_of, writer_of
 
 reactor = cast(IReactor, global_reactor)
 
@@ -397,16 +396,12 @@ async def test_nonce_counts_wait_in_the_writer_thread_for_the_turn_of_another_pr
     counted: tuple[SqliteLogins, CountingThread], path: Path
 ) -> None:
     logins, thread = counted
-    turns = WriteTurn(str(path))
-    with turns.turn():
+    with turns_of(path) as turns, turns.turn():
         using = use_nonces(logins, 1)
         await deferLater(reactor, 0.1)
         assert not using.called
     assert await using == [True]
     assert thread.count_runs() == 1
-    await logins.stop()  # before the turns are closed: `SharedFile.close`
-    turns.close()
-    await logins.start()
 
 
 @ensureDeferred

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import stat
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -39,20 +39,28 @@ def test_empty_file_becomes_a_store(path: Path) -> None:
 
 
 def test_store_created_by_another_process_meanwhile_is_not_foreign(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two servers that start at the same time: the other one creates the tables between two checks of the first."""
+    """Two servers that start at the same time: the other one creates the tables between two checks of the first.
+
+    It is an older one, which does not lock the folder.
+    """
     others: list[DatabaseFile] = []
+
+    def create(file: DatabaseFile) -> None:
+        writer, _ = file.open_writer(create=True)
+        file.close_writer(writer)
 
     class Interrupted(sqlite3.Connection):
         def execute(self, statement: str, *parameters: Any) -> sqlite3.Cursor:
             if statement == "SELECT count(*) FROM sqlite_master" and not others:
                 others.append(DatabaseFile(str(path)))
                 with suppress(StoreUnavailableError):  # the first one has locked the file
-                    others[0].open_writer(create=True).close()
+                    create(others[0])
             return super().execute(statement, *parameters)
 
     monkeypatch.setattr("postd.store.sqlite.database_file.OPEN_TIMEOUT_MS", 10)
+    monkeypatch.setattr("postd.store.sqlite.database_file.locked_folder", lambda _: nullcontext(enter_result=True))
     monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Interrupted))
-    DatabaseFile(str(path)).open_writer(create=True).close()
+    create(DatabaseFile(str(path)))
     assert others
     monkeypatch.undo()
     assert run_sql(path, "SELECT count(*) FROM post") == [(0,)]

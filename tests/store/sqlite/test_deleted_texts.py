@@ -177,13 +177,15 @@ def test_log_of_added_posts_is_not_emptied(posts: Posts, path: Path) -> None:
 
 
 def test_text_that_a_killed_process_left_in_the_log_is_removed(path: Path) -> None:
-    """The log of the killed process is still used by another one."""
+    """The log of the killed process is still used by another one, whose read keeps this one from emptying it."""
     with closing(sqlite3.connect(path)) as other:
         killed = Posts(SqliteDatabase, str(path))
         killed.write(killed.store.add_post("deleted text"))
         killed.write(killed.store.delete_post(1))
+        other.execute("BEGIN")
         other.execute("SELECT count(*) FROM post").fetchall()
         killed.close()
+        other.rollback()
         assert b"deleted text" in content_of(path.parent)
         again = Posts(SqliteDatabase, str(path))
         again.wait()
@@ -266,7 +268,9 @@ def test_upgrade_without_space_for_vacuum_is_logged(path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as patched, capturedLogs() as events:
         patched.setattr("postd.store.sqlite.database_file.vacuum", fill_disk)
-        DatabaseFile(str(path)).open_writer().close()
+        file = DatabaseFile(str(path))
+        writer, _ = file.open_writer()
+        file.close_writer(writer)
     assert found_in(path.read_bytes())
     assert formatEvent(events[-1]) == (
         f"store: {path}: no space left (SQLITE_FULL): unused space of the file still has texts of deleted posts; "

@@ -23,11 +23,12 @@ from postd.errors import StoreUnavailableError
 from postd.reactor import IReactor
 from postd.store.sqlite.database_file import BUSY_TIMEOUT_MS
 from postd.store.sqlite.file_locks import SharedFile
+from postd.store.sqlite.held_file import locked_folder
 from postd.store.sqlite.store import SqliteStore
-from postd.store.sqlite.write_turn import TURN_MAX_S, WriteTurn
+from postd.store.sqlite.write_turn import TURN_MAX_S
 from tests.helpers import PATIENCE_S, locked, run_sql
 from tests.store.contract import error_of, started, until_available
-from tests.store.sqlite.files import locks_of
+from tests.store.sqlite.files import locks_of, turns_of
 
 reactor = cast(IReactor, global_reactor)
 
@@ -182,37 +183,32 @@ async def test_foreign_lock_delays_queued_processes_and_stop_no_longer_than_its_
 @pytest.mark.slow
 @ensureDeferred
 async def test_process_stuck_in_the_queue_is_passed(path: Path, stores: list[SqliteStore]) -> None:
-    write_turn = WriteTurn(str(path))
-    with write_turn.turn():
+    with turns_of(path) as write_turn, write_turn.turn():
         with at_most(TURN_MAX_S + 1.5):
             await gatherResults([started(store.add_post("past it")) for store in stores])
         with at_most(2):
             for _ in range(3):
                 await gatherResults([started(store.add_post("past it")) for store in stores])
-    write_turn.close()
     assert run_sql(path, "SELECT count(*) FROM post") == [(8,)]
     # Once the process has left the queue, the stores wait for their turn again.
     await gatherResults([started(store.add_post("in turn")) for store in stores])
-    other = WriteTurn(str(path))
     for store in stores:
-        with other.turn():
+        with turns_of(path) as write_turn, write_turn.turn():
             waiting = started(store.add_post("waits"))
             await deferLater(reactor, 0.3)
             assert not waiting.called
         await waiting
-    other.close()
 
 
 @ensureDeferred
 async def test_time_in_the_queue_reduces_the_timeout_of_the_lock(path: Path, stores: list[SqliteStore]) -> None:
     store, _ = stores
-    write_turn = WriteTurn(str(path))
 
     async def timeout_after(held_s: float) -> int:
         def query(writer: sqlite3.Connection) -> int:
             return int(writer.execute("PRAGMA busy_timeout").fetchone()[0])
 
-        with write_turn.turn():
+        with turns_of(path) as write_turn, write_turn.turn():
             writing = started(store.database.write(query))
             await deferLater(reactor, held_s)
         return cast(int, await writing)
@@ -220,7 +216,6 @@ async def test_time_in_the_queue_reduces_the_timeout_of_the_lock(path: Path, sto
     assert await timeout_after(0) == BUSY_TIMEOUT_MS
     assert BUSY_TIMEOUT_MS - 1500 < await timeout_after(0.5) <= BUSY_TIMEOUT_MS - 400
     assert await timeout_after(0) == BUSY_TIMEOUT_MS
-    write_turn.close()
 
 
 @ensureDeferred
@@ -268,15 +263,14 @@ async def test_stores_that_close_together_leave_no_log_behind(path: Path) -> Non
 
 
 @ensureDeferred
-async def test_store_closes_in_its_turn(path: Path, stores: list[SqliteStore]) -> None:
+async def test_store_waits_to_close_while_another_process_opens_the_file(path: Path, stores: list[SqliteStore]) -> None:
     await stores[0].add_post("x")
-    write_turn = WriteTurn(str(path))
-    with write_turn.turn():
+    with locked_folder(str(path)) as locked:
+        assert locked
         stopping = started(stores.pop().stop())
         await deferLater(reactor, 0.3)
         assert not stopping.called
     await stopping
-    write_turn.close()
 
 
 def make_backup(path: Path, name: str) -> Path:
@@ -331,25 +325,6 @@ def test_replaced_file_loses_no_post_of_several_processes(path: Path) -> None:
         assert later <= found[0]
         assert all("replaced" in why or "not open" in why or "in use" in why for why in result["errors"]), result
     assert sum(map(len, found)) == len(set().union(*found))
-
-
-@ensureDeferred
-async def test_late_process_does_not_remove_the_log_of_the_new_file(path: Path, stores: list[SqliteStore]) -> None:
-    early, late = stores
-    await early.add_post("only in the old one")
-    late.database.file_check.stop()  # the test runs its checks
-    make_backup(path, "new").rename(path)
-    await deferLater(reactor, 1.1)
-    await until_available(early)
-    assert await early.add_post("one") == 2
-    beside = {name: Path(f"{path}-{name}").stat().st_ino for name in ("wal", "shm")}
-    late.database.check_file()
-    late.database.file_check.start(1, now=False)
-    await until_available(late)
-    assert {name: Path(f"{path}-{name}").stat().st_ino for name in ("wal", "shm")} == beside
-    assert await late.add_post("two") == 3
-    assert await early.add_post("three") == 4
-    assert texts_in(path) == {"new", "one", "two", "three"}
 
 
 @ensureDeferred

@@ -71,7 +71,8 @@ def main(path: str, where: str = "nowhere") -> None:
         deadline = time.monotonic() + 30
         while True:
             try:
-                file.open_writer(check_whole=True).close()
+                writer, _ = file.open_writer(check_whole=True)
+                file.close_writer(writer)
             except StoreUnavailableError:
                 if time.monotonic() > deadline:
                     raise
