@@ -1,5 +1,6 @@
 """A TTL cache, single flight, a semaphore, and suppression of repeated messages."""
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
@@ -16,26 +17,20 @@ class TTLCache(Generic[K, T]):
 
     def __init__(self, max_size: int) -> None:
         self._max_size = max_size
-        self._values: OrderedDict[K, tuple[float, float, T]] = OrderedDict()
+        self._values: OrderedDict[K, tuple[float, T]] = OrderedDict()
 
     def get(self, key: K, now: float) -> T | None:
-        since, until, value = self._values.get(key, (0.0, 0.0, None))
-        # A clock that is set back does not extend the life of a value.
-        return value if since <= now < until else None
+        until, value = self._values.get(key, (-math.inf, None))
+        return value if now < until else None
 
-    def put(self, key: K, value: T, *, since: float, until: float) -> None:
+    def put(self, key: K, value: T, *, until: float) -> None:
         self._values.pop(key, None)  # a value put again becomes the newest
-        self._values[key] = since, until, value
+        self._values[key] = until, value
         if len(self._values) > self._max_size:
             self._values.popitem(last=False)
 
     def clear(self) -> None:
         self._values.clear()
-
-
-def is_within(seconds: float, since: float, now: float) -> bool:
-    """Return whether less than `seconds` have passed since `since`; False if the clock was set back since."""
-    return 0 <= now - since < seconds
 
 
 class RepeatFilter:

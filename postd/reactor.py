@@ -1,8 +1,21 @@
-"""The type of the reactor, which is passed as an argument; only `tap` and `cli.run_async` import the global one."""
+"""The type of the reactor, and the clocks of a process.
 
+The reactor is passed as an argument; only `tap` and `cli.run_async` import the global one. There are three clocks
+(explanation: Time):
+
+- The reactor's, which `use_monotonic_clock` makes independent of the wall clock: all durations and timers.
+- `ServiceClock`: dates that postd makes and compares itself.
+- `time.time`, the wall clock: dates that others make, such as those in tokens, and dates that people read.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
+from typing import Any
 
 from twisted.internet.interfaces import (
+    IDelayedCall,
     IReactorCore,
     IReactorFDSet,
     IReactorFromThreads,
@@ -11,6 +24,7 @@ from twisted.internet.interfaces import (
     IReactorTCP,
     IReactorTime,
 )
+from zope.interface import implementer
 
 
 class IReactor(
@@ -29,3 +43,60 @@ class IReactor(
 
     def sigTerm(number: int, frame: FrameType | None = None) -> None:  # noqa: N805 - likewise
         """As `sigInt`, for SIGTERM."""
+
+
+def use_monotonic_clock(reactor: Any) -> None:
+    """Make the clock of a reactor, and so all its timers, independent of steps of the wall clock.
+
+    Twisted's reactors measure durations by the wall clock: if that is set back by an hour, no timer fires for an hour.
+    To be called at the start of a program. `reactor.seconds()` goes on from its present value, so that it is still a
+    date, as right as the wall clock is now.
+    """
+    read, offset_s = time.monotonic, reactor.seconds() - time.monotonic()
+    reactor.seconds = lambda: read() + offset_s
+
+
+_since_boot = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+"""The seconds since the machine was booted. They go on while it is suspended, unlike those of `time.monotonic`, which
+the kernel measures timeouts by: a session must not last longer by that time."""
+
+
+@implementer(IReactorTime)
+class ServiceClock:
+    """The clock of the dates in a store: seconds since the epoch that never go back, with the timers of a reactor.
+
+    It begins with the wall clock, and does not follow its steps. If the dates in the store are later, it is brought up
+    to them (`LoginStore.purge_expired`).
+
+    Args:
+        reactor: for the timers. A clock of tests, such as `twisted.internet.task.Clock`, is the time as well.
+        offset_s: that of another process of this machine, to have the same clock.
+
+    Attributes:
+        offset_s: how far the clock is ahead of the time since the machine was booted.
+    """
+
+    def __init__(self, reactor: IReactorTime, *, offset_s: float | None = None) -> None:
+        from twisted.internet.base import ReactorBase  # noqa: PLC0415 - imports most of Twisted
+
+        is_real = isinstance(reactor, ReactorBase)
+        self._read = _since_boot if is_real else reactor.seconds
+        if offset_s is None:
+            offset_s = time.time() - _since_boot() if is_real else 0.0
+        self.offset_s = offset_s
+        self._reactor = reactor
+
+    def seconds(self) -> float:
+        return self._read() + self.offset_s
+
+    def reach(self, moment: float) -> None:
+        """Go on from a moment if that is later than now."""
+        self.offset_s += max(0.0, moment - self.seconds())
+
+    def callLater(self, delay: float, callable: Callable[..., object], *args: object, **kwargs: object) -> IDelayedCall:  # noqa: A002 - the interface's name
+        """Call a function after a delay, by the reactor's clock."""
+        return self._reactor.callLater(delay, callable, *args, **kwargs)
+
+    def getDelayedCalls(self) -> Sequence[IDelayedCall]:
+        """Return the pending calls of the reactor."""
+        return self._reactor.getDelayedCalls()

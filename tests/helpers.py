@@ -26,7 +26,7 @@ from postd.auth.password import HashThreads
 from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
 from postd.protect.guard import ProtectedResource
-from postd.reactor import IReactor
+from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Limits, Settings
 from postd.settings.values import decode_value
@@ -223,9 +223,8 @@ class InMemoryApi:
 
     def _serve(self, settings: Settings, reactor: IReactor) -> HttpFactory:
         """Start the store and all that authentication needs; return the site."""
-        self.logins = Authentication(
-            LoadedSettings(settings, {}, {}), self.store, reactor=reactor, threads=InlineHashThreads(reactor)
-        )
+        loaded, threads = LoadedSettings(settings, {}, {}), InlineHashThreads(reactor)
+        self.logins = Authentication(loaded, self.store, clock=ServiceClock(reactor), reactor=reactor, threads=threads)
         # Last: nothing would close the store if one of the others failed.
         self.store.prepare()
         result_of(self.store.start())

@@ -16,57 +16,52 @@ from tests.helpers import result_of
 class TTLCacheTests:
     def test_value_expires_at_its_end(self) -> None:
         cache = TTLCache[str, int](10)
-        cache.put("a", 1, since=0.0, until=100.0)
+        cache.put("a", 1, until=100.0)
         assert [cache.get("a", now) for now in (0, 99.9, 100, 101)] == [1, 1, None, None]
-
-    def test_clock_set_back_extends_no_value(self) -> None:
-        cache = TTLCache[str, int](10)
-        cache.put("a", 1, since=50.0, until=100.0)
-        assert [cache.get("a", now) for now in (49.9, 50, 99)] == [None, 1, 1]
 
     def test_missing_key_returns_none(self) -> None:
         cache = TTLCache[str, int](10)
-        cache.put("a", 1, since=0.0, until=100.0)
+        cache.put("a", 1, until=100.0)
         for now in (-1.0, 0.0, 50.0):
             assert cache.get("b", now) is None
 
     def test_put_replaces_value_and_expiry(self) -> None:
         cache = TTLCache[str, int](10)
-        cache.put("a", 1, since=0.0, until=100.0)
-        cache.put("a", 2, since=0.0, until=50.0)
+        cache.put("a", 1, until=100.0)
+        cache.put("a", 2, until=50.0)
         assert (cache.get("a", 49), cache.get("a", 50)) == (2, None)
 
     def test_full_cache_evicts_the_oldest(self) -> None:
         cache = TTLCache[str, int](2)
         for number, key in enumerate("abc"):
-            cache.put(key, number, since=0.0, until=100.0)
+            cache.put(key, number, until=100.0)
         assert [cache.get(key, 0) for key in "abc"] == [None, 1, 2]
 
     def test_value_put_again_becomes_the_newest(self) -> None:
         cache = TTLCache[str, int](2)
         for key in ("a", "b", "a", "c"):
-            cache.put(key, 1, since=0.0, until=100.0)
+            cache.put(key, 1, until=100.0)
         assert [cache.get(key, 0) for key in "abc"] == [1, None, 1]
 
     def test_value_put_again_evicts_nothing(self) -> None:
         cache = TTLCache[str, int](2)
         for key in ("a", "b", "b", "b"):
-            cache.put(key, 1, since=0.0, until=100.0)
+            cache.put(key, 1, until=100.0)
         assert [cache.get(key, 0) for key in "ab"] == [1, 1]
 
     def test_false_values_are_returned(self) -> None:
         cache = TTLCache[str, object](10)
         for value in (0, "", False, ()):
-            cache.put("a", value, since=0.0, until=100.0)
+            cache.put("a", value, until=100.0)
             assert cache.get("a", 0) == value
 
     def test_clear_removes_all_values(self) -> None:
         cache = TTLCache[str, int](2)
-        cache.put("a", 1, since=0.0, until=100.0)
-        cache.put("b", 1, since=0.0, until=100.0)
+        cache.put("a", 1, until=100.0)
+        cache.put("b", 1, until=100.0)
         cache.clear()
         assert [cache.get(key, 0) for key in "ab"] == [None, None]
-        cache.put("a", 2, since=0.0, until=100.0)
+        cache.put("a", 2, until=100.0)
         assert cache.get("a", 0) == 2
 
     @given(
@@ -78,7 +73,7 @@ class TTLCacheTests:
         cache = TTLCache[str, int](max_size)
         expected: dict[str, tuple[int, int]] = {}
         for key, value, until in puts:
-            cache.put(key, value, since=0.0, until=until)
+            cache.put(key, value, until=until)
             expected.pop(key, None)
             expected[key] = value, until
         last = dict(list(expected.items())[-max_size:])

@@ -6,6 +6,7 @@ The tokens have the claims that the pages describe, by the providers' documentat
 import ast
 import json
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -146,22 +147,17 @@ def load(form: Form, folder: Path) -> Settings:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def issuer(form: Form, clock: Clock, tmp_path: Path) -> Issuer:
+def issuer(form: Form, tmp_path: Path) -> Issuer:
     (settings,) = load(form, tmp_path).bearer
     if settings.client_secret_file:
         Path(settings.client_secret_file).write_text("secret")
-    issuer = make_issuer(settings, reactor=cast("IReactor", clock))
+    issuer = make_issuer(settings, reactor=cast("IReactor", Clock()))
     issuer.keys = cast("Any", StaticKeys())
     return issuer
 
 
-def make_token(issuer: Issuer, clock: Clock, typ: Any, claims: Mapping[str, Any]) -> Jwt:
-    mint = Mint(issuer.url, POSTS, KEY, now=clock.seconds)
+def make_token(issuer: Issuer, typ: Any, claims: Mapping[str, Any]) -> Jwt:
+    mint = Mint(issuer.url, POSTS, KEY, now=time.time)
     return decode_jwt(mint.token(header={"typ": typ}, **claims))
 
 
@@ -204,19 +200,19 @@ def test_first_settings_of_a_page_are_complete(form: Form, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-def test_access_token_is_accepted_for_reading_and_writing(form: Form, issuer: Issuer, clock: Clock) -> None:
+def test_access_token_is_accepted_for_reading_and_writing(form: Form, issuer: Issuer) -> None:
     tokens = TOKENS[str(form)]
-    accepted = result_of(issuer.accept(make_token(issuer, clock, tokens.typ, tokens.access)))
+    accepted = result_of(issuer.accept(make_token(issuer, tokens.typ, tokens.access)))
     assert accepted.user == "alice"
     assert [issuer.missing_scope(accepted, writing=writing) for writing in (False, True)] == ["", ""]
 
 
 @pytest.mark.parametrize("form", WITH_ID_TOKEN, ids=str)
-def test_id_token_is_refused(form: Form, issuer: Issuer, clock: Clock) -> None:
+def test_id_token_is_refused(form: Form, issuer: Issuer) -> None:
     """With `typ` JWT, and without `typ`."""
     for typ in ("JWT", ABSENT):
         with pytest.raises(TokenError):
-            result_of(issuer.accept(make_token(issuer, clock, typ, TOKENS[str(form)].identity or {})))
+            result_of(issuer.accept(make_token(issuer, typ, TOKENS[str(form)].identity or {})))
 
 
 def reason_texts() -> list[str]:
@@ -239,8 +235,8 @@ NAMING_AN_AUDIENCE = [form for form in FORMS if form.number == 1 and "aud is ano
 
 
 @pytest.mark.parametrize("form", NAMING_AN_AUDIENCE, ids=str)
-def test_reason_on_the_page_names_the_audience_of_its_settings(form: Form, issuer: Issuer, clock: Clock) -> None:
+def test_reason_on_the_page_names_the_audience_of_its_settings(form: Form, issuer: Issuer) -> None:
     tokens = TOKENS[str(form)]
     with pytest.raises(TokenError) as caught:
-        result_of(issuer.accept(make_token(issuer, clock, tokens.typ, {**tokens.access, "aud": "another"})))
+        result_of(issuer.accept(make_token(issuer, tokens.typ, {**tokens.access, "aud": "another"})))
     assert f"`{caught.value}`" in form.page.read_text()

@@ -75,6 +75,7 @@ class Issuer:
         read_scope, write_scope: the scopes that a token needs for reading and for writing, separated by spaces.
         introspection_endpoint: the URL for opaque tokens (RFC 7662); if empty, they are refused.
         client_id, client_secret: this server's credentials at the introspection endpoint; empty for none.
+        now: the wall clock, by which tokens expire, in seconds since the epoch.
 
     Attributes:
         url: its identifier.
@@ -98,11 +99,12 @@ class Issuer:
         introspection_endpoint: str = "",
         client_id: str = "",
         client_secret: str = "",
+        now: Callable[[], float] = time.time,
     ) -> None:
         self.url = policy.issuer
         self.policy = policy
         self._scopes = tuple((scope, decode_scope(scope)) for scope in (read_scope, write_scope))
-        self._now = reactor.seconds
+        self._now = now
         fetcher = Fetcher(reactor, ca_file=ca_file)
         self.keys = KeySource(policy.issuer, fetcher, reactor=reactor, jwks_uri=jwks_uri)
         self.introspector: Introspector | None = None
@@ -114,6 +116,7 @@ class Issuer:
                 reactor=reactor,
                 client_id=client_id,
                 client_secret=client_secret,
+                now=now,
             )
 
     def start(self) -> None:
@@ -175,7 +178,7 @@ class BearerChecker(Checker):
     Args:
         throttle: limits refused opaque tokens by address; None for no limit.
         store: keeps which proofs were used; needed where an issuer's tokens may be bound by DPoP.
-        now: seconds since the epoch.
+        now: the wall clock, by which tokens and proofs expire, in seconds since the epoch.
 
     Raises:
         ValueError: a store is needed.
@@ -268,8 +271,8 @@ class BearerChecker(Checker):
             leeway_s=accepted.issuer.policy.leeway_s,
         )
         assert self._store is not None
-        if not await self._store.use_nonce(proof.id, 1, expires=ends_at):
-            raise ProofError("its jti was used before")
+        if not await self._store.use_proof(proof.id, expires=ends_at):
+            raise ProofError("its jti was used before, or may have been")
 
     async def _is_accepted(self, credentials: BearerCredentials) -> bool:
         try:
@@ -298,7 +301,7 @@ class BearerChecker(Checker):
             accepted = _Accepted(issuer, await issuer.accept(jwt), issuer.keys.current)
         except TokenError as error:
             raise type(error)(f"{issuer.url}: {error}") from None
-        self._verified.put(digest, accepted, since=now, until=issuer.policy.ends_at(accepted.token))
+        self._verified.put(digest, accepted, until=issuer.policy.ends_at(accepted.token))
         return accepted
 
     async def _introspect(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:

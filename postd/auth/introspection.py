@@ -2,8 +2,9 @@
 
 import hashlib
 import math
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote_plus
 
@@ -11,7 +12,7 @@ import orjson
 from twisted.internet.defer import CancelledError, TimeoutError  # noqa: A004 - Twisted's
 from twisted.logger import Logger
 
-from postd.caching import RepeatFilter, Semaphore, SingleFlight, TTLCache, is_within
+from postd.caching import RepeatFilter, Semaphore, SingleFlight, TTLCache
 from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.host import client_network
@@ -46,6 +47,7 @@ class Introspector:
 
     Args:
         client_id, client_secret: this server's credentials at the issuer; empty for none.
+        now: the wall clock, by which tokens expire, in seconds since the epoch.
     """
 
     _log = Logger()
@@ -59,12 +61,13 @@ class Introspector:
         reactor: IReactor,
         client_id: str = "",
         client_secret: str = "",
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._endpoint = endpoint
         self._policy = policy
         self._fetcher = fetcher
         self._reactor = reactor
-        self._now = reactor.seconds
+        self._now = now
         self._slots = Semaphore(REQUESTS_MAX)
         # Form-encoded before they go into Basic (RFC 6749 §2.3.1).
         self._auth = (quote_plus(client_id), quote_plus(client_secret)) if client_secret else None
@@ -82,7 +85,7 @@ class Introspector:
 
     def cached(self, token: str) -> AccessToken | None:
         """Return a token that was accepted a short time ago."""
-        return self._accepted.get(_digest(token), self._now())
+        return self._accepted.get(_digest(token), self._reactor.seconds())
 
     async def introspect(self, token: str, address: str) -> AccessToken:
         """Return the checked claims of a token that came from an address.
@@ -92,7 +95,7 @@ class Introspector:
             IssuerUnavailableError: the issuer does not answer.
             LoginsBusyError: too many tokens wait.
         """
-        key, now = _digest(token), self._now()
+        key, now = _digest(token), self._reactor.seconds()
         accepted = self._accepted.get(key, now)
         if accepted is not None:
             return accepted
@@ -126,14 +129,13 @@ class Introspector:
             raise IssuerUnavailableError(self._policy.issuer) from None
         finally:
             self._by_network -= Counter({network: 1})  # this drops counts of zero
-        now = self._now()
+        now, date = self._reactor.seconds(), self._now()
         try:
-            accepted = self._policy.check_introspection(answer, now)
+            accepted = self._policy.check_introspection(answer, date)
         except TokenError as error:
-            self._refused.put(key, (type(error), str(error)), since=now, until=now + REFUSED_TTL_S)
+            self._refused.put(key, (type(error), str(error)), until=now + REFUSED_TTL_S)
             raise
-        until = min(now + ACCEPTED_TTL_S, self._policy.ends_at(accepted))
-        self._accepted.put(key, accepted, since=now, until=until)
+        self._accepted.put(key, accepted, until=now + min(ACCEPTED_TTL_S, self._policy.ends_at(accepted) - date))
         return accepted
 
     async def _fetch_limited(self, token: str) -> Mapping[str, Any]:
@@ -152,8 +154,8 @@ class Introspector:
         return answer
 
     def _too_many(self) -> LoginsBusyError:
-        now = self._now()
-        if not is_within(WARN_INTERVAL_S, self._warned_at, now):
+        now = self._reactor.seconds()
+        if now >= self._warned_at + WARN_INTERVAL_S:
             self._warned_at = now
             self._log.warn("bearer {issuer}: too many tokens wait for introspection", issuer=self._policy.issuer)
         return LoginsBusyError()

@@ -17,7 +17,7 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
-from postd.caching import RepeatFilter, is_within
+from postd.caching import RepeatFilter
 from postd.errors import IssuerUnavailableError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.discovery import MetadataError, decode_document, endpoint_of, freshness_s, metadata_urls
@@ -157,7 +157,7 @@ class KeySource:
 
         It is cached for `DISCOVERY_TTL_S`, and longer while discovery fails.
         """
-        if is_within(DISCOVERY_TTL_S, self._discovered_at, self._reactor.seconds()):
+        if self._reactor.seconds() < self._discovered_at + DISCOVERY_TTL_S:
             return self._discovered_uri
         openid, oauth = metadata_urls(self._issuer)
         try:
@@ -195,8 +195,8 @@ class KeySource:
         """Return whether a token may trigger a fetch now, and count it as triggered."""
         now = self._reactor.seconds()
         if self.current is None:
-            return not is_within(RETRY_MIN_S, self._last_fetch_ended_at, now)
-        if is_within(UNKNOWN_KEY_INTERVAL_S, self._unknown_key_at, now):
+            return now >= self._last_fetch_ended_at + RETRY_MIN_S
+        if now < self._unknown_key_at + UNKNOWN_KEY_INTERVAL_S:
             return False
         self._unknown_key_at = now
         return True

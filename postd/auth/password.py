@@ -119,7 +119,7 @@ class PasswordVerifier:
         right = await self._verifying.run(key, lambda: self._verify(key, credentials.password, stored, deadline))
         if right and cache:
             now = self._now()
-            self._cache.put((credentials.username, stored), digest, since=now, until=now + CACHE_TTL_S)
+            self._cache.put((credentials.username, stored), digest, until=now + CACHE_TTL_S)
         return right
 
     async def _verify(self, key: tuple[str, bytes], password: str, stored: str, deadline: float) -> bool:

@@ -264,7 +264,7 @@ class Throttle:
         now = self._clock.seconds()
         if self._noted.get(key, now):
             return TooManyFailuresError(retry_after_s)
-        self._noted.put(key, True, since=now, until=now + NOTE_S)  # noqa: FBT003 - a value
+        self._noted.put(key, True, until=now + NOTE_S)  # noqa: FBT003 - a value
         kind = key[:1]
         return TooManyFailuresError(retry_after_s, f"{why} ({_SETTINGS[kind]} = {self._limits[kind]})")
 

@@ -1,6 +1,8 @@
 """Background work of authentication: reload the user file, and remove expired entries from the store."""
 
+import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import LoopingCall
@@ -10,7 +12,7 @@ from twisted.python.failure import Failure
 from postd.auth.password import PasswordVerifier
 from postd.auth.users import WATCH_INTERVAL_S, UserDirectory
 from postd.errors import StoreUnavailableError
-from postd.reactor import IReactor
+from postd.reactor import ServiceClock
 from postd.store.interface import LoginStore
 
 PURGE_EVERY_S = 10
@@ -24,7 +26,7 @@ class Upkeep:
         users: the user file, which is reloaded when it changes.
         verifier: caches right passwords; its cache is cleared then.
         store: keeps sessions, nonces and failures; expired ones are removed.
-        reactor: the clock.
+        clock: the clock of the dates in the store, and the timers.
         reloaded: called each time that the user file has changed.
     """
 
@@ -36,17 +38,17 @@ class Upkeep:
         verifier: PasswordVerifier,
         store: LoginStore,
         *,
-        reactor: IReactor,
+        clock: ServiceClock,
         reloaded: Callable[[], None] = lambda: None,
     ) -> None:
         self._users = users
         self._verifier = verifier
         self._store = store
-        self._reactor = reactor
+        self._clock = clock
         self._reloaded = reloaded
         self._loops = {LoopingCall(self.watch_users): WATCH_INTERVAL_S, LoopingCall(self._purge): PURGE_EVERY_S}
         for loop in self._loops:
-            loop.clock = reactor
+            loop.clock = clock
 
     def start(self) -> None:
         for loop, every_s in self._loops.items():
@@ -63,9 +65,14 @@ class Upkeep:
             self._verifier.clear_cache()
             self._reloaded()
 
+    async def purge_expired(self) -> None:
+        """Remove expired entries from the store, and bring the clock up to its dates; without effect if it is away."""
+        with suppress(StoreUnavailableError):
+            reached = await self._store.purge_expired(now=self._clock.seconds(), wall=time.time())
+            self._clock.reach(reached)
+
     def _purge(self) -> Deferred[None]:
-        purging = Deferred.fromCoroutine(self._store.purge_expired(now=self._reactor.seconds()))
-        return purging.addErrback(lambda failure: failure.trap(StoreUnavailableError))
+        return Deferred.fromCoroutine(self.purge_expired())
 
     def _log_failure(self, failure: Failure) -> None:
         self._log.failure("background work of authentication stopped", failure=failure)

@@ -18,7 +18,6 @@ from zope.interface import implementer
 
 from postd.auth.user_file import NAME_MAX_BYTES
 from postd.auth.users import WATCH_INTERVAL_S, UserDirectory
-from postd.caching import is_within
 from postd.errors import ConfigError
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize, verify_password
 
@@ -70,7 +69,7 @@ class UserFileChecker:
         if len(name) > NAME_MAX_BYTES or len(password) > PASSWORD_MAX_CHARS:
             raise UnauthorizedLogin("longer than any name or password")
         now = self._now()
-        if not is_within(WATCH_INTERVAL_S, self._looked, now):
+        if now >= self._looked + WATCH_INTERVAL_S:
             self._looked = now
             self._users.refresh()
         name = normalize(name)

@@ -12,15 +12,16 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from postd.reactor import IReactor
+from postd.reactor import IReactor, use_monotonic_clock
 
 T = TypeVar("T")
 
 
 def global_reactor() -> IReactor:
-    """Return the global reactor; the first call installs it."""
+    """Return the global reactor, with a monotonic clock; the first call installs it."""
     from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
 
+    use_monotonic_clock(reactor)
     return cast("IReactor", reactor)
 
 

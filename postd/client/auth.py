@@ -174,7 +174,7 @@ def _make_authenticator(auth: Auth, origin: str, agent: IAgent, reactor: IReacto
         case BearerFile() | ClientCredentials():
             return BearerAuthenticator(_make_source(auth, reactor, ca_file))
         case DPoP(token_source, key):
-            proofs = Proofs(key, reactor.seconds)
+            proofs = Proofs(key)
             return DPoPAuthenticator(_make_source(token_source, reactor, ca_file, proofs), proofs)
         case _:
             raise TypeError(f"{type(auth).__name__} is none of the credentials of postd.client")

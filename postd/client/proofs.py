@@ -1,7 +1,8 @@
 """`Proofs`: DPoP proofs of one key (RFC 9449), with the nonces that servers ask for."""
 
 import re
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Iterable
 
 from postd.net.fetching import split_origin
 from postd.protocol.dpop_proof import DPoPKey, make_proof
@@ -17,18 +18,16 @@ class Proofs:
 
     Args:
         key: signs the proofs.
-        now: returns the current time, in seconds since the epoch.
     """
 
-    def __init__(self, key: DPoPKey, now: Callable[[], float]) -> None:
+    def __init__(self, key: DPoPKey) -> None:
         self._key = key
-        self._now = now
         self._nonces: dict[tuple[bytes, bytes, int], str] = {}
 
     def make(self, method: str, url: str, token: str | None = None) -> str:
         """Make a proof for one transmission of a request; the arguments are those of `make_proof`."""
         nonce = self._nonces.get(split_origin(url.encode("ascii")))
-        return make_proof(self._key, method=method, url=url, now=self._now(), token=token, nonce=nonce)
+        return make_proof(self._key, method=method, url=url, now=time.time(), token=token, nonce=nonce)
 
     def take_nonce(self, url: str, lines: Iterable[bytes]) -> bool:
         """Keep the nonce of a response for its origin; return whether the response has one.

@@ -14,7 +14,7 @@ from postd.daemon.settings_checks import find_problems
 from postd.http.peer import PeerResolver
 from postd.monitoring.tally import Metrics
 from postd.protect.guard import Realm
-from postd.reactor import IReactor
+from postd.reactor import IReactor, ServiceClock
 from postd.schemes import load_options, load_schemes
 from postd.schemes.interface import Background, Context
 from postd.settings.loading import LoadedSettings
@@ -28,12 +28,14 @@ class Authentication:
     Args:
         loaded: the settings of users, schemes, sessions, the throttle and proxies.
         store: keeps sessions, nonces and failures.
-        reactor: its clock and its threads.
+        clock: the clock of the dates in the store.
+        reactor: its timers and its threads.
         threads: where passwords are verified, in place of threads of its own.
         previous: on a reload, the object of the old settings, which this one replaces when it is started.
 
     Attributes:
         access: the parts of authentication that guards use.
+        clock: that of the arguments.
         threads, verifier, throttle: the password cache and the failure counts; a reload keeps them.
         running, settings, options, users, background: read by the object that replaces this one on a reload.
 
@@ -44,17 +46,19 @@ class Authentication:
     _log = Logger()
     running = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all that it is made from
         self,
         loaded: LoadedSettings,
         store: Store,
         *,
+        clock: ServiceClock,
         reactor: IReactor,
         threads: HashThreads | None = None,
         previous: "Authentication | None" = None,
     ) -> None:
         self.settings = settings = loaded.settings
         self.options = options = load_options(loaded)
+        self.clock = clock
         self._previous = previous if previous is not None and previous.running else None
         if previous is not None and previous.settings.users == settings.users:
             self.users: UserDirectory = previous.users
@@ -64,11 +68,11 @@ class Authentication:
             self.users.load()
         if previous is None:
             self.threads = threads or HashThreads(reactor)
-            self.verifier = PasswordVerifier(self.threads, now=reactor.seconds)
-            self.throttle = Throttle(store, **asdict(settings.throttle), clock=reactor)
+            self.verifier = PasswordVerifier(self.threads, now=self.clock.seconds)
+            self.throttle = Throttle(store, **asdict(settings.throttle), clock=self.clock)
         else:
             self.threads, self.verifier, self.throttle = previous.threads, previous.verifier, previous.throttle
-        self._upkeep = Upkeep(self.users, self.verifier, store, reactor=reactor, reloaded=self._log_problems)
+        self._upkeep = Upkeep(self.users, self.verifier, store, clock=self.clock, reloaded=self._log_problems)
         clients = PeerResolver(settings.trusted_proxies, settings.public_url, settings.api.cors_origins)
         passwords = PasswordChecker(self.users, self.verifier, self.throttle, store=store)
         parts: dict[str, SchemeParts] = {}
@@ -78,7 +82,16 @@ class Authentication:
             if scheme.options is not None and name not in options:
                 continue
             context = Context(
-                settings, loaded.where, options.get(name), store, self.users, self.throttle, passwords, clients, reactor
+                settings,
+                loaded.where,
+                options.get(name),
+                store,
+                self.users,
+                self.throttle,
+                passwords,
+                clients,
+                self.clock,
+                reactor,
             )
             parts[name], background = scheme.make(context)
             if background is not None:
@@ -100,6 +113,10 @@ class Authentication:
             background.start(None if previous is None else previous.background.get(name))
         self._log_problems()
         self._upkeep.start()
+
+    async def purge_expired(self) -> None:
+        """Remove expired entries from the store, and bring the clock up to its dates."""
+        await self._upkeep.purge_expired()
 
     def stop(self) -> None:
         self.retire()

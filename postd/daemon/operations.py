@@ -212,7 +212,7 @@ class Operations(Service):
         self._log_warnings()
 
     def _log_warnings(self) -> None:
-        for warning in certificate_warnings(self._listeners.values(), self._reactor.seconds()):
+        for warning in certificate_warnings(self._listeners.values(), time.time()):
             self._log.warn("{problem}", problem=warning)
         for listener in self._listeners.values():
             problem = spoofing_problem(self._loaded.settings, listener.description) if listener.world_writable else None

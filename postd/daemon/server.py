@@ -19,7 +19,7 @@ from postd.monitoring.health import OK, Health
 from postd.monitoring.tally import Metrics, Tally
 from postd.net import listening
 from postd.net.listening import Listener
-from postd.reactor import IReactor
+from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings, check_page_folders
 from postd.settings.schema import Settings
 from postd.store.interface import Store
@@ -52,6 +52,7 @@ class ServerParts:
 
     Args:
         loaded: the settings.
+        clock: the clock of the dates in the store.
         shared_memory: for the store, if it is one of several workers.
 
     Attributes:
@@ -63,17 +64,20 @@ class ServerParts:
         ConfigError: a setting, or a file that the settings name, cannot be used.
     """
 
-    def __init__(self, loaded: LoadedSettings, *, reactor: IReactor, shared_memory: int | None = None) -> None:
+    def __init__(
+        self, loaded: LoadedSettings, *, clock: ServiceClock, reactor: IReactor, shared_memory: int | None = None
+    ) -> None:
         settings, where = loaded.settings, loaded.where
         check_page_folders(loaded)
         self.settings = settings
+        self._clock = clock
         self._reactor = reactor
         self.tally = Tally() if settings.admin.listen else None
         self.store = open_store(settings.store, where=where["store"], reactor=reactor, shared_memory=shared_memory)
         if self.tally is not None:
             self.store.observer = self.tally.record_store
         self.events = Events(self.store, reactor=reactor)
-        self.authentication = Authentication(loaded, self.store, reactor=reactor)
+        self.authentication = Authentication(loaded, self.store, clock=clock, reactor=reactor)
         root = make_tree(settings, self.store, self.events, self.authentication)
         self.site = HttpFactory(root, limits=settings.limits, tally=self.tally, reactor=reactor)
         self._renew_site(root)
@@ -110,7 +114,7 @@ class ServerParts:
         refuse_exposure(listeners, settings, where["listen"])
         replace_certificates = listening.reload_certificates(listeners, where=where["listen"])
         previous = self.authentication
-        authentication = Authentication(loaded, self.store, reactor=self._reactor, previous=previous)
+        authentication = Authentication(loaded, self.store, clock=self._clock, reactor=self._reactor, previous=previous)
         root = make_tree(settings, self.store, self.events, authentication)
 
         def apply() -> None:
@@ -168,12 +172,16 @@ class Server(Service):
         # A store that is available opens within a moment: until then, clients wait instead of getting 503.
         listening.pause_accepting(self._listeners)
         self._accept_timeout = self._reactor.callLater(STORE_WAIT_MAX_S, self._accept)
-        starting = Deferred.fromCoroutine(self._parts.store.start())
+        starting = Deferred.fromCoroutine(self._start_store())
         starting.addCallbacks(self._store_ready, self._store_failed)
 
     def _fit_connections(self) -> None:
         site = self._parts.site
         site.connections_max = resources.raise_descriptor_limit(site.connections_max)
+
+    async def _start_store(self) -> None:
+        await self._parts.store.start()
+        await self._parts.authentication.purge_expired()
 
     def _store_ready(self, _: None) -> None:
         if self.running:  # else the listeners, whose addresses would be logged, are closed
@@ -256,7 +264,14 @@ def make_tree(settings: Settings, store: Store, events: Events, authentication: 
     ]
     api = settings.api
     return make_root(
-        store, events, authentication.access, read=api.read, write=api.write, pages=pages, cors_origins=api.cors_origins
+        store,
+        events,
+        authentication.access,
+        read=api.read,
+        write=api.write,
+        pages=pages,
+        now=authentication.clock.seconds,
+        cors_origins=api.cors_origins,
     )
 
 

@@ -16,7 +16,7 @@ from postd.net import listening
 from postd.net.endpoints import check_endpoint, make_unused_factory
 from postd.net.listening import Listener
 from postd.net.ports import InheritedSocket
-from postd.reactor import IReactor
+from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings, count_workers
 from postd.settings.schema import Settings
 from postd.store.opening import open_store
@@ -45,8 +45,9 @@ def make_service(
         ConfigError: a setting cannot be used; nothing is left bound.
     """
     settings, where = loaded.settings, loaded.where
+    clock = ServiceClock(reactor)
     # Also with workers, which build their own: this checks the settings.
-    parts = ServerParts(loaded, reactor=reactor)
+    parts = ServerParts(loaded, clock=clock, reactor=reactor)
     count = count_workers(loaded)
     factory = parts.site if count == 1 else make_unused_factory()
     listeners = listening.bind(settings.listen, factory, where=where["listen"], reactor=reactor)
@@ -86,27 +87,29 @@ def make_service(
     if count > 1:
         prepare_reload = partial(parts.prepare_reload, listeners=listeners)
         operations.server = WorkerPool(
-            loaded, listeners, count, callbacks=callbacks, prepare_reload=prepare_reload, reactor=reactor
+            loaded, listeners, count, callbacks=callbacks, prepare_reload=prepare_reload, clock=clock, reactor=reactor
         )
     else:
         operations.server = Server(parts, listeners, callbacks=callbacks, reactor=reactor)
     return operations
 
 
-def make_worker(
+def make_worker(  # noqa: PLR0913 - all that the parent passes on
     loaded: LoadedSettings,
     sockets: Sequence[InheritedSocket],
     shared_memory: int,
     *,
     callbacks: StartCallbacks,
+    clock_offset_s: float,
     reactor: IReactor,
 ) -> Server:
-    """Build the server of a worker process from the settings, sockets and shared memory of its parent.
+    """Build the server of a worker process from the settings, sockets, shared memory and clock of its parent.
 
     Raises:
         ConfigError: a file that the settings name cannot be used any more.
     """
-    parts = ServerParts(loaded, reactor=reactor, shared_memory=shared_memory)
+    clock = ServiceClock(reactor, offset_s=clock_offset_s)
+    parts = ServerParts(loaded, clock=clock, reactor=reactor, shared_memory=shared_memory)
     listeners = listening.adopt_sockets(sockets, parts.site, where=loaded.where["listen"], reactor=reactor)
     return Server(parts, listeners, callbacks=callbacks, reactor=reactor)
 

@@ -22,7 +22,7 @@ import postd
 from postd.daemon.log import FORMATS, NO_FOLDER, AppendedFile, reopen_rotated
 from postd.daemon.startup import startup_imports
 from postd.errors import ConfigError
-from postd.reactor import IReactor
+from postd.reactor import IReactor, use_monotonic_clock
 from postd.settings.loading import LoadedSettings, load_settings
 
 _log = Logger()
@@ -86,6 +86,7 @@ def makeService(options: Options) -> IService:
 
             from postd.daemon.service import make_service  # noqa: PLC0415 - imports Klein, which imports the reactor
 
+        use_monotonic_clock(reactor)
         daemon = _Daemon(loaded, options.parent or {})
         installed = cast("IReactor", reactor)
         service = make_service(loaded, read_settings=read_settings, reopen_log=daemon.reopen_log, reactor=installed)

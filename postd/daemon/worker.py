@@ -20,7 +20,7 @@ from postd.daemon.startup import startup_imports
 from postd.daemon.worker_messages import LINE_MAX_BYTES, LineBuffer
 from postd.errors import ConfigError
 from postd.monitoring.tally import encode
-from postd.reactor import IReactor
+from postd.reactor import IReactor, use_monotonic_clock
 from postd.settings.loading import settings_from
 
 TEXT_MAX_CHARS = LINE_MAX_BYTES // 16
@@ -48,6 +48,7 @@ def main() -> int:
         from postd.net.ports import InheritedSocket  # noqa: PLC0415
 
     reactor = cast("IReactor", installed)
+    use_monotonic_clock(reactor)
     # The buffered events are Twisted's about sockets, which the parent has logged already.
     globalLogBeginner.beginLoggingTo([cast("ILogObserver", parent.log)], discardBuffer=True, redirectStandardIO=False)
 
@@ -65,6 +66,7 @@ def main() -> int:
             [InheritedSocket(**one) for one in start_message["sockets"]],
             start_message["memory"],
             callbacks=StartCallbacks(partial(parent.send, "accepting"), partial(parent.send, "ready"), fail),
+            clock_offset_s=start_message["clock"],
             reactor=reactor,
         )
     except ConfigError as error:

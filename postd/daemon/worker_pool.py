@@ -22,7 +22,7 @@ from postd.daemon.worker_process import WorkerProcess
 from postd.monitoring.health import OK, Health
 from postd.monitoring.tally import Metrics, Tally
 from postd.net.listening import Listener, close, hand_over_to_workers
-from postd.reactor import IReactor
+from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings
 from postd.store.replaced_texts import make_shared_memory
 
@@ -46,6 +46,7 @@ class WorkerPool(Service):
         loaded: the settings; replacements get the same ones, even if the settings file has changed since.
         callbacks: each is called once, when its event has happened in all workers.
         prepare_reload: checks other settings; may raise ConfigError.
+        clock: the one that the clocks of all workers are to agree with.
     """
 
     _log = Logger()
@@ -58,6 +59,7 @@ class WorkerPool(Service):
         *,
         callbacks: StartCallbacks,
         prepare_reload: Callable[[LoadedSettings], Callable[[], None]],
+        clock: ServiceClock,
         reactor: IReactor,
     ) -> None:
         self._loaded = loaded
@@ -70,6 +72,7 @@ class WorkerPool(Service):
         self._shared_memory = make_shared_memory()
         self._callbacks = callbacks
         self._reactor = reactor
+        self._clock = clock
         self._numbers = range(1, count + 1)
         self._workers: dict[int, WorkerProcess] = {}
         self._restarts: dict[int, IDelayedCall] = {}
@@ -149,8 +152,13 @@ class WorkerPool(Service):
         fds |= {there.fd: here.fd for there, here in zip(inherited, self._sockets, strict=True)}
         memory = FIRST_FD + len(inherited)
         fds[memory] = self._shared_memory
-        sockets = [asdict(one) for one in inherited]
-        message = {"number": number, **_encode_settings(self._loaded), "sockets": sockets, "memory": memory}
+        message = {
+            "number": number,
+            **_encode_settings(self._loaded),
+            "sockets": [asdict(one) for one in inherited],
+            "memory": memory,
+            "clock": self._clock.offset_s,
+        }
         worker = WorkerProcess(number, message, self)
         command = [sys.executable, "-P", "-m", "postd.daemon.worker", str(number)]
         # A terminal sends both to all processes of its group; workers react to the parent's messages instead. The mask

@@ -10,8 +10,9 @@ from postd.auth.identity import Identity
 from postd.http.stock_request import result_of_authentication
 from postd.protect.issuers import issuer
 from postd.protect.protection import Protection
+from postd.reactor import use_monotonic_clock
 
-__all__ = ["Identity", "Protection", "identity", "issuer"]
+__all__ = ["Identity", "Protection", "identity", "issuer", "use_monotonic_clock"]
 
 
 def identity(request: Any) -> Identity | None:

@@ -36,7 +36,7 @@ class TrustedIssuer(Struct, frozen=True):
         """
         from postd.auth.bearer import Issuer, read_secret  # noqa: PLC0415 - see above
 
-        options = dict(self.options)
+        options: dict[str, Any] = dict(self.options)
         secret = read_secret(options.pop("client_secret_file"))
         return Issuer(self.policy, reactor=reactor, client_secret=secret, **options)
 

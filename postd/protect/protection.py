@@ -44,6 +44,7 @@ from postd.protocol.bearer import decode_scope
 from postd.protocol.digest import HASHES, check_realm
 from postd.protocol.host import check_proxy
 from postd.protocol.password import normalize
+from postd.reactor import ServiceClock
 from postd.store.opening import open_login_store
 
 STORE_WAIT_MAX_S = 1.0
@@ -113,6 +114,7 @@ class Protection:
         self._sign_in = check("sign_in", check_path, sign_in)
         proxies = words("trusted_proxies", trusted_proxies, may_be_empty=True)
         self._clients = PeerResolver([check("trusted_proxies", check_proxy, one) for one in proxies])
+        clock = ServiceClock(reactor)
         try:
             self._store = open_login_store(check("store", str, store), reactor=reactor)
         except ConfigError as error:
@@ -123,16 +125,16 @@ class Protection:
             address_failures=count("address_failures", address_failures),
             account_failures=count("account_failures", account_failures),
             window_s=seconds("window_s", window_s),
-            clock=reactor,
+            clock=clock,
         )
         nonces = NonceRegistry(
             self._store,
             lifetime_s=seconds("nonce_lifetime_s", nonce_lifetime_s),
-            now=reactor.seconds,
+            now=clock.seconds,
         )
         self._ending = [throttle.wake_all]  # callbacks that end all waits, called once the store is stopped
         self._threads = HashThreads(reactor)
-        verifier = PasswordVerifier(self._threads, now=reactor.seconds)
+        verifier = PasswordVerifier(self._threads, now=clock.seconds)
         self._makers: dict[str, FactoryMaker] = {}  # in the order of the challenges
         self._readers: dict[str, CredentialReader] = {}
         checkers: list[Checker] = []
@@ -149,7 +151,7 @@ class Protection:
             ]
         elif users is not None:
             accounts = AnyAccount()
-            checkers.append(stock := StockChecker(users, throttle, clock=reactor))
+            checkers.append(stock := StockChecker(users, throttle, clock=clock))
             self._ending.append(stock.stop)
         self._issuers = make_issuers(issuers, reactor)
         self._ending += [one.stop for one in self._issuers]
@@ -157,14 +159,14 @@ class Protection:
         if self._issuers:
             from postd.auth.bearer import BearerChecker  # noqa: PLC0415 - as in postd.protect.issuers
 
-            checkers.append(BearerChecker(self._issuers, throttle=throttle, store=self._store, now=reactor.seconds))
+            checkers.append(BearerChecker(self._issuers, throttle=throttle, store=self._store))
             self._makers["bearer"] = self._tokens.make_factories
         self._sessions = Sessions(
             self._store,
             accounts,
             idle_s=seconds("session_idle_s", session_idle_s),
             lifetime_s=seconds("session_lifetime_s", session_lifetime_s),
-            now=reactor.seconds,
+            now=clock.seconds,
         )
         if users is not None:
             checkers.append(SessionChecker(self._sessions))
@@ -177,8 +179,9 @@ class Protection:
             for factory in make(ProtectedResource(self._clients))
         }
         self._is_digest_used = False
-        reloaded = self._warn_of_missing_digest
-        self._upkeep = Upkeep(self._directory, verifier, self._store, reactor=reactor, reloaded=reloaded)
+        self._upkeep = Upkeep(
+            self._directory, verifier, self._store, clock=clock, reloaded=self._warn_of_missing_digest
+        )
         self._opening: Deferred[None] | None = None
         self._trigger: Any = None
         self._is_store_started = self._is_stopped = False
@@ -232,6 +235,7 @@ class Protection:
             await self._threads.run(self._store.prepare)
         self._is_store_started = True
         await self._store.start()
+        await self._upkeep.purge_expired()
         if "digest" in self._makers:
             with suppress(StoreUnavailableError):
                 # A stock wrapper cannot wait for it (`postd.protect.credential_factory`).

@@ -39,7 +39,7 @@ class DigestScheme(Scheme):
 
     def make(self, context: Context) -> tuple[SchemeParts, None]:
         settings = context.settings
-        nonces = NonceRegistry(context.store, lifetime_s=settings.digest.nonce_lifetime_s, now=context.reactor.seconds)
+        nonces = NonceRegistry(context.store, lifetime_s=settings.digest.nonce_lifetime_s, now=context.clock.seconds)
         algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
         checker = DigestChecker(context.users, nonces, context.throttle, realm=settings.realm)
 

@@ -12,7 +12,7 @@ from postd.auth.user_file import Account
 from postd.auth.users import UserDirectory
 from postd.http.peer import PeerResolver
 from postd.monitoring.tally import Metrics
-from postd.reactor import IReactor
+from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings
 from postd.store.interface import Store
@@ -40,7 +40,8 @@ class Context(Struct, frozen=True):
         throttle: limits failures.
         passwords: checks names and passwords.
         clients: resolves the client's address behind proxies.
-        reactor: the clock.
+        clock: the clock of the dates in the store.
+        reactor: for background work.
     """
 
     settings: Settings
@@ -51,6 +52,7 @@ class Context(Struct, frozen=True):
     throttle: Throttle
     passwords: PasswordChecker
     clients: PeerResolver
+    clock: ServiceClock
     reactor: IReactor
 
 

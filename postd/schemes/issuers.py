@@ -83,7 +83,7 @@ def make_issuers(context: Context) -> list[Issuer]:
 
 def make_checker(issuers: Sequence[Issuer], context: Context) -> BearerChecker:
     """Return the checker of the tokens of issuers."""
-    return BearerChecker(issuers, throttle=context.throttle, store=context.store, now=context.reactor.seconds)
+    return BearerChecker(issuers, throttle=context.throttle, store=context.store)
 
 
 def make_issuer(settings: BearerSettings, *, where: str = "bearer", reactor: IReactor) -> Issuer:

@@ -41,7 +41,7 @@ class SessionScheme(Scheme):
             context.users,
             idle_s=settings.session.idle_s,
             lifetime_s=settings.session.lifetime_s,
-            now=context.reactor.seconds,
+            now=context.clock.seconds,
             max_per_account=settings.session.max_per_account,
         )
 

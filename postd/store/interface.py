@@ -2,7 +2,8 @@
 
 Every method but `prepare` and `stop` may raise `StoreUnavailableError` or one of its subclasses. Then a read has no
 result, and a write may or may not have happened, except that a write refused with `StoreBusyError` has not. A write is
-durable when its call returns. `now` and all times are seconds since the epoch.
+durable when its call returns. `now` and all times are seconds since the epoch, by `postd.reactor.ServiceClock` unless
+said otherwise.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
@@ -45,6 +46,9 @@ NONCE_COUNTS_KEPT_S = 60
 
 SESSIONS_OF_USER_MAX = 100
 """The default limit on the sessions of a user."""
+
+CLOCK_KEPT_S = 30
+"""How far the clock in a store may be behind while there is anything in the store that expires."""
 
 
 FailureKeys = tuple[bytes, ...]
@@ -200,12 +204,24 @@ class LoginStore(Protocol):
         """Return `KEY_BYTES` random bytes, always the same ones for the same name."""
 
     async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
-        """Note a use of a nonce; return False if it was used with the same count before.
+        """Note a use of a nonce; return False if it was used with the same count before, or may have been.
+
+        It may have been if counts of nonces that expired as late as this one are removed.
 
         Args:
             nonce: identifies the nonce.
             count: which use of it this is.
-            expires: when the nonce expires; its counts are removed `NONCE_COUNTS_KEPT_S` later. It may differ from
+            expires: when the nonce expires; its counts are removed `NONCE_COUNTS_KEPT_S` later.
+        """
+
+    async def use_proof(self, proof: bytes, *, expires: float) -> bool:
+        """Note the use of a DPoP proof; return False if it was used before, or may have been.
+
+        It may have been if proofs that expired as late as this one are removed.
+
+        Args:
+            proof: identifies the proof.
+            expires: when it expires, by the wall clock; it is removed `NONCE_COUNTS_KEPT_S` later. It may differ from
                 that of an earlier use.
         """
 
@@ -277,8 +293,17 @@ class LoginStore(Protocol):
     async def forget_failures(self, key: bytes) -> None:
         """Remove the failures of a key."""
 
-    async def purge_expired(self, *, now: float) -> None:
-        """Remove expired sessions, failures, nonce counts and idempotency keys."""
+    async def purge_expired(self, *, now: float, wall: float) -> float:
+        """Remove expired sessions, failures, nonce counts, proofs and idempotency keys.
+
+        Args:
+            now: the time.
+            wall: the time by the wall clock, which proofs expire by; one that is ahead of `now` removes none.
+
+        Returns:
+            the clock in the store: the latest time of any process that removed something, or had something to keep,
+            at most `CLOCK_KEPT_S` ago. Times before it are past for all processes.
+        """
 
 
 class OperationObserver(Protocol):

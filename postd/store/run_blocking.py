@@ -7,7 +7,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.selectreactor import SelectReactor
 from twisted.python.failure import Failure
 
-from postd.reactor import IReactor
+from postd.reactor import IReactor, use_monotonic_clock
 
 T = TypeVar("T")
 
@@ -17,6 +17,7 @@ _ITERATE_MAX_S = 0.1
 def run_blocking(work: Callable[[IReactor], Coroutine[Any, Any, T]]) -> T:
     """Run `work` in a reactor of its own, which is closed afterwards with all that it has open; return its result."""
     reactor: Any = SelectReactor()
+    use_monotonic_clock(reactor)
     results: list[T | Failure] = []
     # Not `reactor.run()`: that would log exceptions, KeyboardInterrupt too, and continue.
     reactor.startRunning(installSignalHandlers=False)

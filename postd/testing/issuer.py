@@ -1,5 +1,6 @@
 """An issuer of access tokens on loopback (`Issuer`)."""
 
+import time
 from typing import Any
 
 import orjson
@@ -45,7 +46,7 @@ class Issuer(Server):
             claims: any, such as `sub="bob"`, `scope="read"` or `exp=0`; those of the accepted token are `iss`, `aud`,
                 `sub`, `iat` and `exp`. One that is None is left out.
         """
-        now = int(self._reactor.seconds())
+        now = int(time.time())
         defaults = {"iss": self.url, "aud": self.audience, "sub": "alice", "iat": now, "exp": now + LIFETIME_S}
         signed = {name: value for name, value in {**defaults, **claims}.items() if value is not None}
         return jwt.encode({"typ": "at+jwt", "alg": "ES256", "kid": self._key.kid}, signed, self._key)

@@ -5,6 +5,7 @@ from typing import Any
 
 from postd.client import Auth, PostClient
 from postd.daemon.server import ServerParts
+from postd.reactor import ServiceClock
 from postd.settings.loading import refuse_unknown, settings_from
 from postd.settings.schema import Settings
 from postd.testing.serving import FactoryServer
@@ -30,7 +31,7 @@ class PostServer(FactoryServer):
         values = {"store": "memory:", **tomllib.loads(toml), **settings}
         refuse_unknown(values, Settings, "settings")
         where = {key: f"settings: {key}" for key in Settings.__struct_encode_fields__}
-        self._parts = ServerParts(settings_from(values, where), reactor=reactor)
+        self._parts = ServerParts(settings_from(values, where), clock=ServiceClock(reactor), reactor=reactor)
         super().__init__(reactor, self._parts.site, on_port=on_port)
 
     async def start(self) -> None:

@@ -5,8 +5,7 @@ A write is answered with 303, so that reloading a page repeats nothing.
 """
 
 import secrets
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b, sha256
 from http import HTTPStatus
 from shlex import quote
@@ -41,23 +40,25 @@ class Board:
     """The pages `/board`, with the list, and `/board/<id>`, to change or delete one post.
 
     The guard in front of them checks the session and refuses cross-site writes. `scheme` is one that the API takes for
-    writing, None if it is open to everyone.
+    writing, None if it is open to everyone. `now` is the clock of the dates in the store.
     """
 
     app = Application()
     app.url_map.converters["post_id"] = PostIdConverter
 
-    def __init__(  # noqa: PLR0913 - two by name
+    def __init__(  # noqa: PLR0913 - all that its pages need
         self,
         store: PostStore,
         clients: PeerResolver,
         scheme: SchemeDescription | None,
         work: FairWork,
         *,
+        now: Callable[[], float],
         site_name: str,
         writable: bool,
     ) -> None:
         self._store = store
+        self._now = now
         self._clients = clients
         self._work = work
         self._credentials = "" if scheme is None else scheme.curl
@@ -84,7 +85,8 @@ class Board:
         except InvalidTextError as error:
             status = HTTPStatus.UNPROCESSABLE_ENTITY
             return await self._make_list_page(request, status=status, draft=Draft(text, error.why))
-        await self._store.add_post(text, idempotency_key=_decode_key(_identity(request).account, fields, text))
+        key = _decode_key(_identity(request).account, fields, text, self._now())
+        await self._store.add_post(text, idempotency_key=key)
         return _see_other("/board?done=added#post")
 
     @app.route("/board/<post_id:post_id>", methods=["GET"])
@@ -287,7 +289,7 @@ def _new_key() -> str:
     return secrets.token_urlsafe(16)
 
 
-def _decode_key(user: str, fields: Mapping[str, list[str]], text: str) -> IdempotencyKey | None:
+def _decode_key(user: str, fields: Mapping[str, list[str]], text: str, now: float) -> IdempotencyKey | None:
     """Return the idempotency key of a submitted form, None if it has no key.
 
     The text is part of it: a user who goes back to a form and sends another text wants another post.
@@ -296,5 +298,4 @@ def _decode_key(user: str, fields: Mapping[str, list[str]], text: str) -> Idempo
     if not keys:
         return None
     hashed = sha256("\0".join(["board", user, *keys, text]).encode()).digest()
-    now = time.time()
     return IdempotencyKey(hashed, hashed, now, now + KEPT_S)

@@ -1,6 +1,6 @@
 """The post API (spec: Post API; reference: Post API)."""
 
-import time
+from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
@@ -75,20 +75,28 @@ class PostApi:
     The spec gives paths, methods and bodies. Choices where it is silent (reference: Post API): 201 with `Location` for
     a new post and 200 otherwise; ascending ids; `text/plain` confirmations; PUT never creates, because the server
     assigns ids; 404, 400, 415 and 422 for bad input (`postd.http.errors`, `postd.web.body`). Where reading needs
-    credentials (`private`), no cache may store responses.
+    credentials (`private`), no cache may store responses. `now` is the clock of the dates in the store.
     """
 
     app = Application()
     app.url_map.converters["post_id"] = PostIdConverter
 
-    def __init__(self, store: PostStore, events: Events, work: FairWork, *, private: bool = False) -> None:
+    def __init__(
+        self,
+        store: PostStore,
+        events: Events,
+        work: FairWork,
+        *,
+        now: Callable[[], float],
+        private: bool = False,
+    ) -> None:
         self._store = store
         self._events = events
         self._work = work
         self._generation = events.begin_generation()
         self._caching = _NO_STORE if private else _REVALIDATE
         self._lists = PostLists(store, self._caching, work=work)
-        self._idempotency = IdempotencyKeys(time.time)
+        self._idempotency = IdempotencyKeys(now)
         # Depends only on the post, so that an entry is never stale.
         self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_uncached)
 

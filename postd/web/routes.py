@@ -127,12 +127,13 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
     read: Collection[str],
     write: Collection[str],
     pages: Sequence[ProtectedPage],
+    now: Callable[[], float],
     cors_origins: Collection[str] = (),
 ) -> IResource:
     """Return the resource tree.
 
     The schemes `read` and `write` may read and write posts; "open" is access without credentials. Pages of
-    `cors_origins` may use the API (`postd.web.cors`).
+    `cors_origins` may use the API (`postd.web.cors`). `now` is the clock of the dates in the store.
     """
     api_resource = ProtectedResource(access.clients, "/post")
     protected: list[tuple[Collection[str], ProtectedResource]] = [((*read, *write), api_resource)]
@@ -157,7 +158,7 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
     by_path[b"home",] = access.protect(ViewResource(home.show), ["session"], ProtectedResource(access.clients))
     root = _Root(by_path)
     # A router matches the whole path itself: routes are written out in full in the Klein applications.
-    api = PostApi(store, events, work, private="open" not in read)
+    api = PostApi(store, events, work, now=now, private="open" not in read)
     posts = Router(api)
     reading, writing = (access.protect(posts, rule, api_resource) for rule in (read, write))
     root.putChild(b"post", _ByMethod(posts, reading, writing))
@@ -172,7 +173,7 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
         to_write = (one for name, one in access.descriptions.items() if name in write)
         scheme = None if "open" in write else next(to_write, None)
         writable = "session" in write
-        board = Router(Board(store, access.clients, scheme, work, site_name=access.realm, writable=writable))
+        board = Router(Board(store, access.clients, scheme, work, now=now, site_name=access.realm, writable=writable))
         signed_in = access.protect(board, ["session"], ProtectedResource(access.clients, "/board"))
         root.putChild(b"board", _ByMethod(board, signed_in, signed_in))
         documented.append(Board.app)

@@ -402,7 +402,8 @@ class CacheTests:
         monkeypatch.setattr(bearer, "Fetcher", lambda *_, **__: network)
         policy = TokenPolicy("https://idp.example", frozenset({AUDIENCE}))
         mint = Mint(policy.issuer, AUDIENCE, KEY, now=clock.seconds)
-        trusted = Trusted(policy, reactor=cast(IReactor, clock), jwks_uri="https://idp.example/keys")
+        keys = "https://idp.example/keys"
+        trusted = Trusted(policy, reactor=cast(IReactor, clock), jwks_uri=keys, now=clock.seconds)
         trusted.start()
         network.next("https://idp.example/keys").answer(mint.key_set())
         checker = BearerChecker([trusted], now=clock.seconds)

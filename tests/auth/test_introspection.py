@@ -43,14 +43,14 @@ ADDRESS = "192.0.2.1"
 class World:
     """An introspector with its clock and its network."""
 
-    def __init__(self, **who: str) -> None:
+    def __init__(self, **who: Any) -> None:
         self.clock = Clock()
         self.clock.rightNow = START_S
         self.network = Network()
         policy = TokenPolicy(ISSUER, frozenset({AUDIENCE}))
         fetcher = cast(Fetcher, self.network)
         reactor = cast(IReactor, self.clock)
-        self.introspector = Introspector(ENDPOINT, policy, fetcher, reactor=reactor, **who)
+        self.introspector = Introspector(ENDPOINT, policy, fetcher, reactor=reactor, now=self.clock.seconds, **who)
 
     def begin(self, token: str, address: str = ADDRESS) -> Deferred[AccessToken]:
         return Deferred.fromCoroutine(self.introspector.introspect(token, address))

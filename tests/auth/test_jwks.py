@@ -315,17 +315,6 @@ class UnknownKeyTests:
         assert world.found(ONE) == ["one"]
         assert world.fetches == 2
 
-    def test_clock_set_back_does_not_block_fetches(self, world: World) -> None:
-        """A machine may start with its clock ahead."""
-        world.start(ONE)
-        first = world.find(TWO)
-        world.serve(ONE)
-        assert result_of(first) == []
-        world.clock.rightNow -= 86_400
-        second = world.find(TWO)
-        world.serve(ONE, TWO)
-        assert result_of(second) == ["two"]
-
     def test_another_fetch_is_triggered_after_the_interval(self, world: World) -> None:
         world.start(ONE)
         first = world.find(TWO)

@@ -85,7 +85,7 @@ class AllSchemes(Logins):
         network = Network()
         monkeypatch.setattr(bearer, "Fetcher", lambda *_, **__: network)
         policy = TokenPolicy(ISSUER, frozenset({AUDIENCE}))
-        issuer = Issuer(policy, reactor=cast(IReactor, self.clock), jwks_uri=f"{ISSUER}/keys")
+        issuer = Issuer(policy, reactor=cast(IReactor, self.clock), jwks_uri=f"{ISSUER}/keys", now=now)
         issuer.start()
         self.mint = Mint(ISSUER, AUDIENCE, KEY, now=now)
         network.next(f"{ISSUER}/keys").answer(self.mint.key_set())

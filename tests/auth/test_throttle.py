@@ -24,7 +24,7 @@ from postd.auth.throttle import (
 from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
 from postd.errors import StoreUnavailableError, TooManyFailuresError
-from postd.reactor import IReactor
+from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings, ThrottleSettings
 from postd.store.interface import Failures
@@ -494,7 +494,9 @@ class HttpLogins(Logins):
             api=msgspec.structs.replace(settings.api, write=("basic",)),
         )
         loaded = LoadedSettings(settings, {}, {})
-        authentication = Authentication(loaded, self.api.store, reactor=reactor, threads=self.threads)
+        authentication = Authentication(
+            loaded, self.api.store, clock=ServiceClock(reactor), reactor=reactor, threads=self.threads
+        )
         tree = make_tree(settings, self.api.store, self.api.events, authentication)
         self.worker = Worker(make_site(tree, clock=self.clock), self.clock)
 

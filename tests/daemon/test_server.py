@@ -8,14 +8,14 @@ from typing import cast
 from twisted.internet.testing import MemoryReactorClock
 
 from postd.daemon.server import Server, ServerParts, StartCallbacks
-from postd.reactor import IReactor
+from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import load_settings
 
 
 def test_reload_frees_the_replaced_resource_tree(tmp_path: Path) -> None:
     reactor = cast(IReactor, MemoryReactorClock())
     loaded = load_settings(None, {}, tmp_path)
-    parts = ServerParts(loaded, reactor=reactor)
+    parts = ServerParts(loaded, clock=ServiceClock(reactor), reactor=reactor)
     started = StartCallbacks(accepting=lambda: None, ready=lambda: None, failed=lambda _: None)
     service = Server(parts, [], callbacks=started, reactor=reactor)
     parts.authentication.start()

@@ -25,7 +25,7 @@ from postd.daemon.worker_pool import KILL_AFTER_S, RESTART_FIRST_S, RESTART_MAX_
 from postd.daemon.worker_process import HEALTH_TIMEOUT_S
 from postd.monitoring.health import Health
 from postd.monitoring.tally import Metrics, encode
-from postd.reactor import IReactor
+from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings, load_settings
 
 
@@ -78,6 +78,8 @@ class Parts:
     def __init__(self, folder: Path) -> None:
         self.reactor = Reactor()
         self.calls: list[str] = []
+        reactor = cast(IReactor, self.reactor)
+        self.clock = ServiceClock(reactor, offset_s=1000.0)
         self.pool = WorkerPool(
             load_settings(None, {}, folder),
             [],
@@ -86,7 +88,8 @@ class Parts:
                 lambda: self.calls.append("accepting"), lambda: self.calls.append("ready"), self.calls.append
             ),
             prepare_reload=self.prepare_reload,
-            reactor=cast(IReactor, self.reactor),
+            clock=self.clock,
+            reactor=reactor,
         )
         self.pool.startService()
         for function, arguments, named in self.reactor.whenRunningHooks:
@@ -106,11 +109,12 @@ def parts(tmp_path: Path) -> Parts:
     return Parts(tmp_path)
 
 
-def test_start_message_has_number_and_settings(parts: Parts, tmp_path: Path) -> None:
+def test_start_message_has_number_clock_and_settings(parts: Parts, tmp_path: Path) -> None:
     for number, process in enumerate(parts.processes, 1):
         assert process.arguments[1:] == ["-P", "-m", "postd.daemon.worker", str(number)]
         message = json.loads(process.received)
         assert message["number"] == number
+        assert message["clock"] == 1000
         assert message["values"]["store"] == f"sqlite:{tmp_path}/postd.db"
 
 

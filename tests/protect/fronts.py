@@ -69,14 +69,8 @@ class StockApi(InMemoryApi):
         starting = Deferred.fromCoroutine(self.protection.start())
         self.clock.advance(0)  # it writes the key of nonces
         result_of(starting)
-        posts = _Posts(
-            PostApi(
-                self.store,
-                Events(self.store, reactor=reactor),
-                FairWork(reactor),
-                private="open" not in settings.api.read,
-            )
-        )
+        events, private = Events(self.store, reactor=reactor), "open" not in settings.api.read
+        posts = _Posts(PostApi(self.store, events, FairWork(reactor), now=self.clock.seconds, private=private))
         read, write = (
             posts if "open" in rule else self.protect(posts, *rule) for rule in (settings.api.read, settings.api.write)
         )

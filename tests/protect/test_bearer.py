@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -59,7 +60,7 @@ METHODS = ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "FOO"]
 INVALID = 'error="invalid_token", error_description="The access token is invalid", '
 
 KEY = Key.make("ES256", "the-key")
-MINT = Mint(ISSUER, AUDIENCE, KEY, now=lambda: InMemoryApi.START_S)
+MINT = Mint(ISSUER, AUDIENCE, KEY, now=time.time)
 
 
 def challenge(error: str = "", *, realm: str = "postd", origin: str = "http://localhost") -> str:
@@ -406,7 +407,7 @@ def make_server(front: Front, *, read: str = "", write: str = "", users: frozens
     clock = Clock()
     clock.rightNow = MINT.now()
     policy = TokenPolicy(ISSUER, frozenset({AUDIENCE}))
-    issuer = Issuer(policy, reactor=cast(IReactor, clock), read_scope=read, write_scope=write)
+    issuer = Issuer(policy, reactor=cast(IReactor, clock), read_scope=read, write_scope=write, now=clock.seconds)
     issuer.keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
     clients = PeerResolver()
     tokens = AcceptedTokens("postd", [issuer], with_metadata=True)

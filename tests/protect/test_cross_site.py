@@ -1,6 +1,7 @@
 """Cross-site writes and WebSocket handshakes, by the credentials that they use (reference: Form login, F11)."""
 
 import json
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -75,7 +76,7 @@ def send_bearer(_api: InMemoryApi, _method: str, _path: str) -> dict[str, Any]:
 
 
 def send_dpop(_api: InMemoryApi, method: str, path: str) -> dict[str, Any]:
-    prover = Prover(Key.make("ES256"), now=lambda: InMemoryApi.START_S)
+    prover = Prover(Key.make("ES256"), now=time.time)
     token = MINT.token(cnf=prover.confirmation)
     proof = prover.prove(method, f"http://localhost{path}", token)
     return {"Authorization": f"DPoP {token}", "DPoP": proof}

@@ -14,6 +14,7 @@ from twisted.logger import LogLevel, eventAsText
 
 from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
+from postd.reactor import ServiceClock
 from postd.settings.loading import LoadedSettings
 from tests.helpers import InlineHashThreads, InMemoryApi, MemoryTransport, Response, connect, forget_own, make_site
 from tests.protect.fronts import Front, check_problem, is_stock
@@ -646,7 +647,8 @@ class NonceTests:
         api = md5.api
         loaded = api.logins.settings
         same = LoadedSettings(loaded, {}, {})
-        worker = Authentication(same, api.store, reactor=api.clock, threads=InlineHashThreads(api.clock))  # type: ignore[arg-type]
+        clock, threads = ServiceClock(api.clock), InlineHashThreads(api.clock)  # type: ignore[arg-type]
+        worker = Authentication(same, api.store, clock=clock, reactor=api.clock, threads=threads)  # type: ignore[arg-type]
         worker.start()
         site = make_site(make_tree(loaded, api.store, api.events, worker), clock=api.clock)
         proof = md5.proof()

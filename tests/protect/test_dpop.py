@@ -52,7 +52,7 @@ def make_server(  # noqa: PLR0913 - all but one have their defaults
     issuers = []
     for number, rule in enumerate(rules or ("accept",)):
         policy = TokenPolicy(f"{ISSUER}/{number}" if number else ISSUER, frozenset({AUDIENCE}), dpop=rule, mtls=mtls)
-        issuer = Issuer(policy, reactor=cast(IReactor, clock), read_scope=read)
+        issuer = Issuer(policy, reactor=cast(IReactor, clock), read_scope=read, now=clock.seconds)
         issuer.keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
         issuers.append(issuer)
     if store is None:
@@ -224,15 +224,15 @@ class ProofTests:
         assert ask(server, "GET", "/", headers=fields).status == 200
         for after, status in ((89, 401), (91, 401), (1000, 401)):
             server.clock.rightNow = START_S + after
-            result_of(store.purge_expired(now=server.clock.seconds()))
+            result_of(store.purge_expired(now=server.clock.seconds(), wall=server.clock.seconds()))
             assert ask(server, "GET", "/", headers=fields).status == status
-        assert not store._nonce_counts  # noqa: SLF001 - nothing else tells that they are gone
+        assert not store._proofs  # noqa: SLF001 - nothing else tells that they are gone
 
     def test_guard_below_another_one_does_not_use_the_proof_again(self, front: Front) -> None:
         clock = Clock()
         clock.rightNow = START_S
         policy = TokenPolicy(ISSUER, frozenset({AUDIENCE}), dpop="accept")
-        issuer = Issuer(policy, reactor=cast(IReactor, clock))
+        issuer = Issuer(policy, reactor=cast(IReactor, clock), now=clock.seconds)
         issuer.keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
         store = MemoryLogins(reactor=clock)
         result_of(store.start())

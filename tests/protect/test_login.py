@@ -19,7 +19,7 @@ from twisted.logger import capturedLogs, formatEvent
 from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
 from postd.model import Session
-from postd.reactor import IReactor
+from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings
 from tests.helpers import FIELD_TEXT, InlineHashThreads, InMemoryApi, Response, forget_own, make_site, result_of
@@ -774,18 +774,20 @@ class RenewalTests:
     def test_renewal_is_written_at_intervals(self, make_api: MakeApi, setting: str, every_s: float) -> None:
         api = make_api(setting)
         session_id = sign_in(api)
-        before = writes_of(api)
         for _ in range(5):
+            renewed = api.clock.seconds()
             assert is_signed_in(api, session_id)
             api.clock.advance(every_s - 1)
             for _ in range(3):
                 assert is_signed_in(api, session_id)
-            before_due = writes_of(api)
+            assert [one.seen for one in result_of(api.store.list_sessions())] == [renewed]
             api.clock.advance(1)
             for _ in range(3):
+                before = writes_of(api)
                 assert is_signed_in(api, session_id)
-            assert writes_of(api) == before_due + 1
-        assert writes_of(api) == before + 5
+                due = api.clock.seconds() != renewed
+                renewed = api.clock.seconds()
+                assert writes_of(api) == before + due
 
     def test_form_and_api_renew_the_session(self, make_api: MakeApi) -> None:
         api = make_api('[api]\nread = ["session"]')
@@ -967,7 +969,11 @@ def restart(api: InMemoryApi, settings: Settings | None = None) -> Worker:
     reactor = cast(IReactor, api.clock)
     loaded = msgspec.structs.replace(settings or Settings(), users=str(api.users))
     logins = Authentication(
-        LoadedSettings(loaded, {}, {}), api.store, reactor=reactor, threads=InlineHashThreads(reactor)
+        LoadedSettings(loaded, {}, {}),
+        api.store,
+        clock=ServiceClock(reactor),
+        reactor=reactor,
+        threads=InlineHashThreads(reactor),
     )
     return Worker(make_site(make_tree(loaded, api.store, api.events, logins), clock=api.clock), api.clock)
 

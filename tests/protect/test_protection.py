@@ -1,6 +1,7 @@
 """`postd.protect.Protection` on a stock site (contract: Protecting other applications)."""
 
 import json
+import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,7 +38,7 @@ from tests.web.clients import PASSWORD, Proof, account, basic, challenges_in
 from tests.web.wire import FORM, ask, begin
 
 ISSUER, AUDIENCE = "https://idp.example", "https://app.example"
-MINT = Mint(ISSUER, AUDIENCE, Key.make("ES256", "the-key"), now=lambda: InMemoryApi.START_S)
+MINT = Mint(ISSUER, AUDIENCE, Key.make("ES256", "the-key"), now=time.time)
 STOCK = InMemoryUsernamePasswordDatabaseDontUse(alice=PASSWORD.encode())
 
 

@@ -37,6 +37,7 @@ from postd.reactor import IReactor
 from postd.store.group_commit import QUEUE_MAX
 from postd.store.interface import (
     CHANGES_KEPT,
+    CLOCK_KEPT_S,
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
     PAGE_CHANGES_MAX,
@@ -482,13 +483,13 @@ class PostStoreContract(ImportContract):
     @ensureDeferred
     async def test_idempotency_key_expires(self, store: Store) -> None:
         assert await add_with_key(store, "one") == 1
-        await store.purge_expired(now=NOW + 99.5)
+        await store.purge_expired(now=NOW + 99.5, wall=NOW + 99.5)
         assert await add_with_key(store, "one", now=NOW + 99.5) == 1
         # Expired, although not purged, and with another request.
         assert await add_with_key(store, "two", request=b"other", now=NOW + 100) == 2
-        await store.purge_expired(now=NOW + 100)
+        await store.purge_expired(now=NOW + 100, wall=NOW + 100)
         assert await add_with_key(store, "two", request=b"other", now=NOW + 101) == 2
-        await store.purge_expired(now=NOW + 200)
+        await store.purge_expired(now=NOW + 200, wall=NOW + 200)
         assert await add_with_key(store, "one", now=NOW + 150) == 3
 
     @ensureDeferred
@@ -872,10 +873,44 @@ class LoginStoreContract:
     async def test_expired_nonce_is_kept_for_a_while(self, store: LoginStore) -> None:
         """A node whose clock is behind still accepts it."""
         await store.use_nonce(b"nonce", 1, expires=NOW)
-        await store.purge_expired(now=NOW + NONCE_COUNTS_KEPT_S - 1)
+        await store.purge_expired(now=NOW + NONCE_COUNTS_KEPT_S - 1, wall=NOW + NONCE_COUNTS_KEPT_S - 1)
         assert not await store.use_nonce(b"nonce", 1, expires=NOW)
-        await store.purge_expired(now=NOW + NONCE_COUNTS_KEPT_S)
+        await store.purge_expired(now=NOW + NONCE_COUNTS_KEPT_S, wall=NOW)
+        assert not await store.use_nonce(b"nonce", 1, expires=NOW)
+
+    @ensureDeferred
+    async def test_nonce_whose_counts_may_be_removed_is_refused(self, store: LoginStore) -> None:
         assert await store.use_nonce(b"nonce", 1, expires=NOW)
+        for later in (NONCE_COUNTS_KEPT_S, 0, -7200):  # of a process whose clock is behind
+            await store.purge_expired(now=NOW + later, wall=NOW)
+            uses = [store.use_nonce(name, 2, expires=NOW) for name in (b"nonce", b"other")]
+            assert await gatherResults(map(started, uses)) == [False, False]
+        uses = [store.use_nonce(b"%d" % n, 1, expires=NOW + (0.001 if n % 3 else 0)) for n in range(9)]
+        assert await gatherResults(map(started, uses)) == [n % 3 > 0 for n in range(9)]
+
+    @ensureDeferred
+    async def test_proof_is_accepted_once_whatever_its_expiry(self, store: LoginStore) -> None:
+        assert await store.use_proof(b"proof", expires=NOW)
+        uses = [store.use_proof(b"proof", expires=NOW + more) for more in (0, -1, 1)]
+        uses += [store.use_proof(b"other", expires=NOW) for _ in range(20)]
+        assert await gatherResults(map(started, uses)) == [False] * 3 + [True] + [False] * 19
+
+    @ensureDeferred
+    async def test_proof_is_removed_when_it_has_expired_by_both_clocks(self, store: LoginStore) -> None:
+        assert await store.use_proof(b"proof", expires=NOW)
+        for now, wall in ((3600, 0), (0, 3600), (3600, 3600)):
+            await store.purge_expired(now=NOW + now, wall=NOW + wall)
+            assert not await store.use_proof(b"proof", expires=NOW)
+            # None is removed but the first at last: only one that expires as early may have been used.
+            other = store.use_proof(b"%d, %d" % (now, wall), expires=NOW - 1)
+            assert await other == (not now or not wall)
+        assert await store.use_proof(b"later", expires=NOW + 0.001)
+
+    @ensureDeferred
+    async def test_clock_goes_with_the_latest_purge(self, store: LoginStore) -> None:
+        await store.add_failure(KEYS, now=NOW, expires=NOW + 600)
+        reached = [await store.purge_expired(now=NOW + later, wall=NOW) for later in (0, CLOCK_KEPT_S, -7200, 600)]
+        assert reached == [NOW, NOW + CLOCK_KEPT_S, NOW + CLOCK_KEPT_S, NOW + 600]
 
     @ensureDeferred
     async def test_session_is_stored_exactly(self, store: LoginStore) -> None:
@@ -1012,7 +1047,7 @@ class LoginStoreContract:
         for now, left in ((NOW + 299.9, 3), (NOW + 300, 2), (NOW + 301, 1), (NOW + 302, 0), (NOW + 300, 2)):
             counted = await store.count_failures(KEYS, now=now)
             assert counted == (dict.fromkeys(KEYS, Failures(left, NOW + 303 - left)) if left else {})
-        await store.purge_expired(now=NOW + 301)
+        await store.purge_expired(now=NOW + 301, wall=NOW + 301)
         assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(1, NOW + 302))
 
     @ensureDeferred
@@ -1082,7 +1117,7 @@ class LoginStoreContract:
             counted = await store.count_failures(KEYS, now=now)
             assert counted == (dict.fromkeys(KEYS, Failures(0, 0, left)) if left else {})
         assert await store.reserve_attempt(make_reservation("new", NOW + 99), allowed=(1, 1, 1), now=NOW + 62) is None
-        await store.purge_expired(now=NOW + 61)
+        await store.purge_expired(now=NOW + 61, wall=NOW + 61)
         assert await store.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(0, 0, 2))
 
     @ensureDeferred
@@ -1108,12 +1143,12 @@ class LoginStoreContract:
         for number in range(3):
             session = Session("alice", b"", NOW, NOW, NOW + number, NOW + 100)
             await store.add_session(id_hash_of(number), session)
-        await store.purge_expired(now=NOW - 1)
+        await store.purge_expired(now=NOW - 1, wall=NOW - 1)
         assert len(await store.list_sessions()) == 3
-        await store.purge_expired(now=NOW + 1)
+        await store.purge_expired(now=NOW + 1, wall=NOW + 1)
         assert [session.expires for session in await store.list_sessions()] == [NOW + 2]
         assert await store.get_session(id_hash_of(2)) is not None
-        await store.purge_expired(now=NOW + 1e9)
+        await store.purge_expired(now=NOW + 1e9, wall=NOW + 1e9)
         assert await store.list_sessions() == []
         assert await store.key("kept") == key
 
@@ -1142,7 +1177,7 @@ class LoginStoreContract:
             store.get_session(id_hash_of(1)),
             store.list_sessions(),
             store.count_failures(KEYS, now=NOW),
-            store.purge_expired(now=NOW),
+            store.purge_expired(now=NOW, wall=NOW),
         ):
             assert isinstance(await error_of(call), StoreUnavailableError)
 
@@ -1164,7 +1199,7 @@ class LoginStoreContract:
             store.add_failure(KEYS, now=NOW, expires=NOW),
             store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW),
             store.release_attempt(make_reservation("one")),
-            store.purge_expired(now=NOW),
+            store.purge_expired(now=NOW, wall=NOW),
         ):
             assert isinstance(await error_of(call), StoreUnavailableError)
 
@@ -1195,6 +1230,19 @@ class LastingLoginStoreContract(LoginStoreContract):
         left = await again.count_failures(KEYS, now=NOW)
         assert left == {key: Failures(1, NOW + 300) for key in (b"address", b"account")}
         await again.stop()
+
+    @ensureDeferred
+    async def test_nothing_used_and_removed_is_accepted_after_a_restart(self, make_store: MakeLoginStore) -> None:
+        store, other = await open_store(make_store), await open_store(make_store)
+        assert await store.use_nonce(b"nonce", 1, expires=NOW)
+        assert await store.use_proof(b"proof", expires=NOW)
+        assert await store.purge_expired(now=NOW + 3600, wall=NOW + 3600) == NOW + 3600
+        await store.stop()
+        for one in (other, await open_store(make_store)):
+            assert not await one.use_nonce(b"nonce", 1, expires=NOW)
+            assert not await one.use_proof(b"proof", expires=NOW)
+            assert await one.purge_expired(now=NOW, wall=NOW) == NOW + 3600
+            await one.stop()
 
     @ensureDeferred
     async def test_stores_on_one_place_share_login_state_at_once(self, make_store: MakeLoginStore) -> None:
@@ -1272,7 +1320,7 @@ class StoreContract(PostStoreContract, LoginStoreContract):
     async def test_purge_keeps_posts(self, store: Store) -> None:
         await store.add_post("kept")
         await store.add_session(id_hash_of(1), make_session())
-        await store.purge_expired(now=NOW + 1e9)
+        await store.purge_expired(now=NOW + 1e9, wall=NOW + 1e9)
         assert await store.list_sessions() == []
         assert (await store.get_post(1)).post == "kept"
 
@@ -1289,7 +1337,7 @@ class StoreContract(PostStoreContract, LoginStoreContract):
         await store.forget_failures(b"pair")
         await store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW)
         await store.release_attempt(make_reservation("one"))
-        await store.purge_expired(now=NOW + 1000)
+        await store.purge_expired(now=NOW + 1000, wall=NOW + 1000)
         assert await store.version() == version
         assert len(await store.list_changes(after=0, limit=9)) == 1
 

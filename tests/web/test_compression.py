@@ -159,7 +159,7 @@ class NotModifiedTests:
     ) -> None:
         etag = ask(full, "GET", "/post").header("ETag") or ""
         events = Events(full.store, reactor=cast(IReactor, full.clock))
-        api = PostApi(full.store, events, FairWork(full.clock))
+        api = PostApi(full.store, events, FairWork(full.clock), now=full.clock.seconds)
         monkeypatch.setattr(full.store, "list_posts", None)
         worker = Worker(make_site(Router(api), clock=full.clock), full.clock)
         tag = f'{etag[:-1]}{form}"'

@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any, cast
@@ -439,7 +440,7 @@ class BearerTests:
         keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
         monkeypatch.setattr(KeySource, "find", keys.find)
         api = make(f'hosts = ["app.example"]\n{SETTINGS}dpop = "accept"\n')
-        prover = Prover(Key.make("ES256"), now=lambda: InMemoryApi.START_S)
+        prover = Prover(Key.make("ES256"), now=time.time)
         token = MINT.token(cnf=prover.confirmation, scope="a")
 
         def prove(method: str, url: str) -> dict[str, Any]:

@@ -90,6 +90,10 @@ class MemoryLogins:
         self._session_expiries = ExpiryQueue()
         self._nonce_counts: dict[bytes, set[int]] = {}
         self._nonce_expiries = ExpiryQueue()
+        self._proofs: dict[bytes, float] = {}  # with their expiries
+        self._proof_expiries = ExpiryQueue()
+        self._reached = 0.0
+        self._last_proof_removed = 0.0  # its expiry
         self._attempts: dict[bytes, _Attempts] = {}
         self._attempt_expiries = ExpiryQueue()  # of each key the first expiry
 
@@ -111,11 +115,21 @@ class MemoryLogins:
 
     async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
         self._begin("write")
+        if expires <= self._reached - NONCE_COUNTS_KEPT_S:
+            return False
         counts = self._nonce_counts.setdefault(nonce, set())
         if count in counts:
             return False
         counts.add(count)
         self._nonce_expiries.set(nonce, expires)
+        return True
+
+    async def use_proof(self, proof: bytes, *, expires: float) -> bool:
+        self._begin("write")
+        if proof in self._proofs or expires <= self._last_proof_removed:
+            return False
+        self._proofs[proof] = expires
+        self._proof_expiries.set(proof, expires)
         return True
 
     async def add_session(
@@ -212,12 +226,14 @@ class MemoryLogins:
             attempts.failures.clear()
             self._update_expiry(key, attempts)
 
-    async def purge_expired(self, *, now: float) -> None:
+    async def purge_expired(self, *, now: float, wall: float) -> float:
         self._begin("write")
-        while self._purge_some(now):
+        self._reached = max(self._reached, now)
+        while self._purge_some(now, min(now, wall)):
             await deferLater(self._reactor, 0)
+        return self._reached
 
-    def _purge_some(self, now: float) -> bool:
+    def _purge_some(self, now: float, proofs_until: float) -> bool:
         """Remove at most `_PURGED_AT_ONCE` expired entries of each kind; return whether there may be more."""
         sessions = self._session_expiries.pop_expired(now=now, most=_PURGED_AT_ONCE)
         for id_hash in sessions:
@@ -225,12 +241,15 @@ class MemoryLogins:
         nonces = self._nonce_expiries.pop_expired(now=now - NONCE_COUNTS_KEPT_S, most=_PURGED_AT_ONCE)
         for nonce in nonces:
             del self._nonce_counts[nonce]
+        proofs = self._proof_expiries.pop_expired(now=proofs_until - NONCE_COUNTS_KEPT_S, most=_PURGED_AT_ONCE)
+        for proof in proofs:
+            self._last_proof_removed = max(self._last_proof_removed, self._proofs.pop(proof))
         keys = self._attempt_expiries.pop_expired(now=now, most=_PURGED_AT_ONCE)
         for key in keys:
             attempts = self._attempts[key]
             attempts.drop_expired(now)
             self._update_expiry(key, attempts)
-        return max(len(sessions), len(nonces), len(keys)) == _PURGED_AT_ONCE
+        return max(len(sessions), len(nonces), len(proofs), len(keys)) == _PURGED_AT_ONCE
 
     def _begin(self, operation: Literal["read", "write"]) -> None:
         """Pass an operation to the observer.

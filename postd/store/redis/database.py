@@ -152,6 +152,8 @@ class RedisDatabase:
         """Return our error for one of a server. Once the store has started, even a refusal counts as temporary."""
         if error.code in {"READONLY", "GONE"}:  # another role, or other data: to be checked anew
             self.reconnect(error.text)
+        elif error.code == "LATE":
+            self._connection.measure_clock()
         ours = error.as_store_error(self.description)
         return StoreUnavailableError(ours.why) if isinstance(ours, StoreRefusedError) else ours
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from postd.model import Session
 from postd.store.interface import (
+    CLOCK_KEPT_S,
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
     SESSIONS_OF_USER_MAX,
@@ -24,6 +25,7 @@ from postd.store.redis.scripts import KEYS, Script, load_script
 
 _MAKE_KEY = load_script("make_key", writes=True)
 _USE_NONCE = load_script("use_nonce", writes=True)
+_USE_PROOF = load_script("use_proof", writes=True)
 _ADD_SESSION = load_script("add_session", writes=True)
 _FIND_SESSIONS = load_script("find_sessions")
 _RENEW_SESSION = load_script("renew_session", writes=True)
@@ -60,6 +62,10 @@ class RedisLogins(StorePart[RedisDatabase]):
 
     async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
         first: bool = await self._write(_USE_NONCE, nonce.hex(), count, repr(expires)) == 1
+        return first
+
+    async def use_proof(self, proof: bytes, *, expires: float) -> bool:
+        first: bool = await self._write(_USE_PROOF, proof.hex(), repr(expires)) == 1
         return first
 
     async def add_session(
@@ -131,10 +137,12 @@ class RedisLogins(StorePart[RedisDatabase]):
     async def forget_failures(self, key: bytes) -> None:
         await self._write(_FORGET_FAILURES, key.hex())
 
-    async def purge_expired(self, *, now: float) -> None:
-        times = (repr(now), repr(now - NONCE_COUNTS_KEPT_S))
-        while await self._write(_PURGE, *times, _BATCH_SIZE):
-            pass
+    async def purge_expired(self, *, now: float, wall: float) -> float:
+        times = (repr(now), repr(now - NONCE_COUNTS_KEPT_S), repr(min(now, wall) - NONCE_COUNTS_KEPT_S))
+        more = True
+        while more:
+            more, reached = await self._write(_PURGE, *times, CLOCK_KEPT_S, _BATCH_SIZE)
+        return float(reached)
 
 
 def _decode_session(fields: list[Any]) -> Session | None:

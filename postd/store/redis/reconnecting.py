@@ -4,7 +4,7 @@
    executed after it was reported as failed.
 2. A command has its reply within `DEADLINE_S`, or the connection is dropped with all pending commands.
 3. A write carries its deadline, in the server's time, and the server refuses one that is late: a server that was
-   suspended does not execute writes that have failed since.
+   suspended does not execute writes that have failed since. The clocks are compared each second, and after a refusal.
 4. Each new connection is checked: the server must be a primary, with the data that we know.
 5. Each second the server is asked for its role, to detect a demotion, and a server that hangs while there are no
    commands.
@@ -150,6 +150,11 @@ class ReconnectingRedis:
         wait_s = deadline_s + self.pending * _QUEUED_REPLY_S
         return int((self._reactor.seconds() + self._server_ahead_s + wait_s) * 1000)
 
+    def measure_clock(self) -> None:
+        """Compare the clocks again: the server's may have been set."""
+        if self._protocol is not None:
+            Deferred.fromCoroutine(self._measure_clock(self._protocol)).addErrback(self._check_failed)
+
     def reconnect(self, why: str) -> None:
         """Drop the connection, for a reason, and connect again."""
         if self._protocol is not None:
@@ -227,7 +232,7 @@ class ReconnectingRedis:
         protocol = await connect(self._address, host, reactor=self._reactor)
         try:
             info = decode_info(await protocol.call("INFO"))
-            self._set_clock(await protocol.call("TIME"))
+            await self._measure_clock(protocol)
             await self._on_connect(protocol, info)
             self._replication_id = info["master_replid"]
             if not self._address.primary:
@@ -278,7 +283,7 @@ class ReconnectingRedis:
         return [protocol, *([self._confirmation.protocol] if self._confirmation is not None else ())]
 
     async def _check_role(self, protocol: RedisProtocol) -> None:
-        self._set_clock(await protocol.call("TIME"))
+        await self._measure_clock(protocol)
         info = decode_info(await protocol.call("INFO", "replication"))
         if info["role"] != "master":
             protocol.drop("is no primary any more")
@@ -294,7 +299,8 @@ class ReconnectingRedis:
         if not failure.check(StoreUnavailableError, RedisReplyError):
             self._log.failure("store: unexpected error while checking the role of the Redis server", failure=failure)
 
-    def _set_clock(self, time: list[str]) -> None:
+    async def _measure_clock(self, protocol: RedisProtocol) -> None:
+        time = await protocol.call("TIME")
         self._server_ahead_s = int(time[0]) + int(time[1]) / 1_000_000 - self._reactor.seconds()
 
 

@@ -39,6 +39,11 @@ KEYS = {
     # Prefix of the set of counts of a nonce; all nonces, scored by their expiry.
     "NONCE": "postd:nonce:",
     "NONCES": "postd:nonces",
+    # All DPoP proofs that were used, scored by their expiry; each is a nonce with one count.
+    "PROOFS": "postd:proofs",
+    # A hash: the clock of every process has "reached" this date; counts of nonces that expired until "nonces" may be
+    # removed; "proofs" is the last expiry of the proofs that are removed.
+    "CLOCK": "postd:clock",
     # Prefix of a session; all sessions, scored by their expiry; prefix of the set of sessions of a user.
     "SESSION": "postd:session:",
     "SESSIONS": "postd:sessions",

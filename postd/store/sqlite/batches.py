@@ -20,7 +20,7 @@ class InsertRow(Struct, frozen=True):
         insert: the statement up to the values.
         values: of the row; the first is not None.
         numbered: True if the result is the row's id, which must be an AUTOINCREMENT's; the row must not exist yet.
-            Else the result is whether the row was inserted; False if one with the same key exists.
+            Else the result is whether the row was inserted; False if a constraint of its table refuses it.
     """
 
     insert: str
@@ -30,7 +30,11 @@ class InsertRow(Struct, frozen=True):
     def __call__(self, connection: sqlite3.Connection) -> int:
         if self.numbered:
             return _insert(connection, [self]).lastrowid or 0
-        return _insert(connection, [self], "ON CONFLICT DO NOTHING").rowcount > 0
+        try:
+            _insert(connection, [self])
+        except sqlite3.IntegrityError:
+            return False
+        return True
 
 
 class Write(Struct, frozen=True):
@@ -78,26 +82,26 @@ def _insert_together(rows: Sequence[InsertRow], connection: sqlite3.Connection) 
     return inserted
 
 
-def _insert(connection: sqlite3.Connection, rows: Sequence[InsertRow], on_conflict: str = "") -> sqlite3.Cursor:
+def _insert(connection: sqlite3.Connection, rows: Sequence[InsertRow]) -> sqlite3.Cursor:
     first = rows[0]
     width = len(first.values)
     places = 1 << (len(rows) - 1).bit_length()
     values = [value for row in rows for value in row.values]
     values += [None] * (width * (places - len(rows)))
-    return connection.execute(_statement(first.insert, width, places, on_conflict), values)
+    return connection.execute(_statement(first.insert, width, places), values)
 
 
 @lru_cache
-def _statement(insert: str, width: int, places: int, on_conflict: str) -> str:
+def _statement(insert: str, width: int, places: int) -> str:
     """Return the statement that inserts up to `places` rows of `width` values; in places left over all are NULL.
 
     With powers of two for `places`, the statements are few enough that sqlite3 keeps them compiled.
     """
     place = f"({', '.join('?' * width)})"
     if places == 1:
-        return f"{insert} VALUES {place} {on_conflict}"
+        return f"{insert} VALUES {place}"
     rows = ", ".join([place] * places)
-    return f"{insert} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL {on_conflict}"  # noqa: S608 - only places
+    return f"{insert} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 - only places
 
 
 def _run(write: Callable[[sqlite3.Connection], object], connection: sqlite3.Connection) -> Outcome:

@@ -9,6 +9,7 @@ import msgspec
 
 from postd.model import Session
 from postd.store.interface import (
+    CLOCK_KEPT_S,
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
     SESSIONS_OF_USER_MAX,
@@ -20,8 +21,14 @@ from postd.store.part import StorePart
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
 
-_KEPT_S = {"session": 0, "failure": 0, "idempotency_key": 0, "nonce_count": NONCE_COUNTS_KEPT_S}
-"""The tables whose rows expire, and how long they are kept beyond that, in seconds."""
+_EXPIRING = ("session", "failure", "idempotency_key", "nonce_count", "used_proof")
+"""The tables whose rows expire."""
+
+_SELECT_CLOCK = "SELECT reached FROM clock"
+_UPDATE_CLOCK = """
+UPDATE clock SET reached = max(reached, ?), nonces = max(nonces, ?),
+    proofs = max(proofs, coalesce((SELECT max(expires) FROM used_proof WHERE expires <= ?), 0))
+"""
 
 _END_OLDEST = """
 DELETE FROM session WHERE id_hash IN (
@@ -31,7 +38,7 @@ DELETE FROM session WHERE id_hash IN (
 
 
 class SqliteLogins(StorePart[SqliteDatabase]):
-    """The tables of `schema/0002_logins.sql`."""
+    """The tables of `schema/0002_logins.sql` and `schema/0008_clock.sql`."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         super().__init__(database)
@@ -64,6 +71,10 @@ class SqliteLogins(StorePart[SqliteDatabase]):
         # After a power failure, and only then, a nonce that has not expired may be used twice.
         insert = InsertRow("INSERT INTO nonce_count", (expires, nonce, count))
         return bool(await self._write(insert, synced=False, changes=()))
+
+    async def use_proof(self, proof: bytes, *, expires: float) -> bool:
+        # Likewise.
+        return bool(await self._write(InsertRow("INSERT INTO used_proof", (expires, proof)), synced=False, changes=()))
 
     async def add_session(
         self,
@@ -159,19 +170,29 @@ class SqliteLogins(StorePart[SqliteDatabase]):
         delete = "DELETE FROM failure WHERE key = ?"
         await self._write(lambda connection: connection.execute(delete, (key,)), changes=("failure",))
 
-    async def purge_expired(self, *, now: float) -> None:
-        def query(connection: sqlite3.Connection) -> bool:
-            return any(
-                connection.execute(f"SELECT 1 FROM {table} WHERE expires <= ? LIMIT 1", (now - kept_s,)).fetchone()  # noqa: S608 - only constants
-                for table, kept_s in _KEPT_S.items()
-            )
+    async def purge_expired(self, *, now: float, wall: float) -> float:
+        expired = dict.fromkeys(_EXPIRING, now)
+        expired["nonce_count"] = now - NONCE_COUNTS_KEPT_S
+        expired["used_proof"] = min(now, wall) - NONCE_COUNTS_KEPT_S
 
-        def write(connection: sqlite3.Connection) -> None:
-            for table, kept_s in _KEPT_S.items():
-                connection.execute(f"DELETE FROM {table} WHERE expires <= ?", (now - kept_s,))  # noqa: S608 - likewise
+        def query(connection: sqlite3.Connection) -> tuple[bool, float]:
+            (reached,) = connection.execute(_SELECT_CLOCK).fetchone()
+            # Of an empty table nothing is found, so that the clock of an idle store is not written.
+            found = (connection.execute(f"SELECT min(expires) FROM {table}").fetchone()[0] for table in expired)  # noqa: S608 - only constants
+            earliest = {table: first for table, first in zip(expired, found, strict=True) if first is not None}
+            is_behind = bool(earliest) and reached <= now - CLOCK_KEPT_S
+            return is_behind or any(first <= expired[table] for table, first in earliest.items()), reached
 
-        if await self._read(query):  # an empty write transaction would lock other processes out
-            await self._write(write)
+        def write(connection: sqlite3.Connection) -> float:
+            connection.execute(_UPDATE_CLOCK, (now, expired["nonce_count"], expired["used_proof"]))
+            for table, until in expired.items():
+                connection.execute(f"DELETE FROM {table} WHERE expires <= ?", (until,))  # noqa: S608 - only constants
+            reached: float = connection.execute(_SELECT_CLOCK).fetchone()[0]
+            return reached
+
+        needs_write, reached = await self._read(query)
+        # An empty write transaction would lock other processes out.
+        return await self._write(write, synced=False) if needs_write else reached
 
 
 def _reserved(key: bytes) -> bytes:

@@ -213,7 +213,7 @@ async def test_user_of_the_sample_settings_has_all_permissions(lasting: RedisSer
         assert await store.add_failure(FAILURE_KEYS, now=NOW, expires=NOW + 1) != {}
         assert await store.count_failures(FAILURE_KEYS, now=NOW) != {}
         await store.forget_failures(FAILURE_KEYS[0])
-        await store.purge_expired(now=NOW + 9999)
+        await store.purge_expired(now=NOW + 9999, wall=NOW + 9999)
     with pytest.raises(Exception, match=r"no permissions|NOPERM"):
         lasting.ask("FLUSHALL", username="postd", password="s3cret")
     lasting.ask("ACL", "SETUSER", "postd", "-evalsha", "-eval")

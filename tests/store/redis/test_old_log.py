@@ -85,7 +85,7 @@ async def test_node_of_an_older_version_leaves_a_gap_and_no_text(lasting: RedisS
         assert await posts_of(store) == [(1, "one"), (2, "two")]
         assert isinstance(await error_of(store.list_changes(after=1, limit=9)), ChangesGoneError)
         assert (await store.list_posts(limit=0, since=version)).changes is None
-        await store.purge_expired(now=0)
+        await store.purge_expired(now=0, wall=0)
         assert lasting.ask("EXISTS", OLD) == 0
         assert await store.add_post("three") == 3
         assert await store.list_changes(after=2, limit=9) == [Change(3, ChangeKind.ADDED, 3, "three")]

@@ -3,7 +3,7 @@
 import gc
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pytest_twisted import ensureDeferred
@@ -144,7 +144,16 @@ async def test_write_that_arrives_late_is_not_executed(server: RedisServer) -> N
 @pytest.mark.parametrize(
     "name",
     [
-        *("add_post", "replace_post", "delete_post", "make_key", "use_nonce", "add_session", "renew_session"),
+        *(
+            "add_post",
+            "replace_post",
+            "delete_post",
+            "make_key",
+            "use_nonce",
+            "use_proof",
+            "add_session",
+            "renew_session",
+        ),
         *(
             "delete_sessions",
             "delete_sessions_of",
@@ -165,6 +174,17 @@ def test_each_writing_script_checks_its_deadline(lasting: RedisServer, name: str
     with pytest.raises(Exception, match="LATE the deadline has passed"):
         lasting.ask("EVAL", load_script(name, writes=True).text, 0, late, *["1"] * 8)
     assert sorted(lasting.ask("KEYS", "*")) == keys
+
+
+@ensureDeferred
+async def test_step_of_the_servers_clock_refuses_writes_only_until_it_is_measured(server: RedisServer) -> None:
+    async with connected(server.url) as store:
+        # As if the clock of the server had been set forward.
+        connection = cast("Any", store).database._connection  # noqa: SLF001 - the clock of this machine cannot be set
+        connection._server_ahead_s -= 3600  # noqa: SLF001 - likewise
+        assert "LATE" in str(await error_of(store.add_post("too late")))
+        await store.version()  # the server answers in order: it has said the time before
+        assert await store.add_post("in time") == 1
 
 
 @ensureDeferred

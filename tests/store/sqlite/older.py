@@ -22,6 +22,7 @@ _SESSION = (bytes(31) + b"\1", "alice", b"first", NOW, NOW, NOW + 1800, NOW + 43
 _LOGINS = (
     ("INSERT INTO service_key VALUES (?, ?)", ("digest", bytes(range(32)))),
     ("INSERT INTO nonce_count VALUES (?, ?, ?)", (NOW, b"nonce", 7)),
+    ("INSERT INTO nonce_count VALUES (?, ?, ?)", (NOW, b"proof", 1)),
     ("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", _SESSION),
     *(("INSERT INTO failure (key, expires) VALUES (?, ?)", (key, NOW + 60)) for key in KEYS),
 )

@@ -70,7 +70,7 @@ async def test_own_commit_removes_only_results_of_what_it_changes(store: SqliteS
         (lambda: store.add_failure(keys, now=NOW, expires=NOW + 1), ["failure"]),
         (lambda: store.add_post("x"), ["version"]),
         (lambda: store.replace_post(1, "y"), ["version"]),
-        (lambda: store.purge_expired(now=NOW + 10), ["version", "session", "failure"]),
+        (lambda: store.purge_expired(now=NOW + 10, wall=NOW + 10), ["version", "session", "failure"]),
     ]
     for write, asked in writes:
         await write()

@@ -303,7 +303,7 @@ async def test_removed_file_is_not_created_again(store: Store, path: Path) -> No
 
 
 @ensureDeferred
-async def test_only_nonce_counts_are_committed_without_a_sync(store: SqliteStore) -> None:
+async def test_only_uses_and_purges_are_committed_without_a_sync(store: SqliteStore) -> None:
     def synchronous() -> int:
         return int(writer_of(store).execute("PRAGMA synchronous").fetchone()[0])
 
@@ -320,16 +320,19 @@ async def test_only_nonce_counts_are_committed_without_a_sync(store: SqliteStore
         lambda: store.delete_sessions([id_hash_of(1)]),
         lambda: store.add_failure(KEYS, now=NOW, expires=NOW + 9),
         lambda: store.forget_failures(KEYS[0]),
-        lambda: store.purge_expired(now=NOW + 1000),
     ):
         await store.use_nonce(b"nonce", 2, expires=NOW)
         assert synchronous() == normal
         await write()
         assert synchronous() == full
+    await store.use_proof(b"proof", expires=NOW)
+    assert synchronous() == normal
     together = [started(store.use_nonce(b"nonce", n, expires=NOW)) for n in range(3, 9)]
     together.insert(3, started(store.add_post("among them")))
     await gatherResults(together)
     assert synchronous() == full
+    await store.purge_expired(now=NOW + 1000, wall=NOW + 1000)
+    assert synchronous() == normal
 
 
 class CountingThread(WriterThread):
@@ -535,23 +538,31 @@ async def test_purge_without_expired_rows_begins_no_transaction(store: SqliteSto
     await store.add_session(id_hash_of(1), make_session())
     await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
     await store.use_nonce(b"nonce", 1, expires=NOW)
+    await store.purge_expired(now=NOW + 40, wall=NOW)  # notes the time
     with statements_of(writer_of(store)) as done:
-        await store.purge_expired(now=NOW)
+        await store.purge_expired(now=NOW + 59, wall=NOW)
     assert done == []
     with locked(path, "IMMEDIATE"):  # nor a lock needed
-        await store.purge_expired(now=NOW + 59)
+        await store.purge_expired(now=NOW + 59, wall=NOW + 59)
     with statements_of(writer_of(store)) as done:
-        await store.purge_expired(now=NOW + 60)
+        await store.purge_expired(now=NOW + 60, wall=NOW + 60)
     assert any(statement.startswith("BEGIN") for statement in done)
     assert run_sql(path, "SELECT count(*) FROM nonce_count") == [(0,)]
 
 
 @ensureDeferred
+async def test_purge_of_an_empty_store_begins_no_transaction(store: SqliteStore) -> None:
+    with statements_of(writer_of(store)) as done:
+        await store.purge_expired(now=NOW, wall=NOW)
+    assert done == []
+
+
+@ensureDeferred
 async def test_purge_uses_indexes(store: SqliteStore) -> None:
     with statements_of(reader_of(store)) as asked:
-        await store.purge_expired(now=NOW)
-    assert len(asked) == 4  # sessions, failures, idempotency keys, counts of nonces
-    for statement in asked:
+        await store.purge_expired(now=NOW, wall=NOW)
+    assert len(asked) == 6  # the clock, sessions, failures, idempotency keys, counts of nonces, proofs
+    for statement in asked[1:]:
         plan = reader_of(store).execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
         assert all(row[3].startswith("SEARCH") for row in plan), plan
 

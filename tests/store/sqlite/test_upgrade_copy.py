@@ -69,6 +69,7 @@ async def test_upgrade_keeps_all_data_and_a_copy(path: Path, schema: int) -> Non
     assert (await store.list_posts(limit=0, since=newer)).changes == {1: "again"}
     assert (await store.get_session(id_hash_of(1)) == make_session()) == (schema > 1)
     assert await store.use_nonce(b"nonce", 7, expires=NOW) == (schema == 1)
+    assert await store.use_proof(b"proof", expires=NOW) == (schema == 1)
     assert (await store.key("digest") == bytes(range(32))) == (schema > 1)
     assert len(await store.count_failures(KEYS, now=NOW)) == (3 if schema > 1 else 0)
     await store.stop()
