@@ -85,6 +85,23 @@ class FairQueue(Generic[T]):
         self.discard(client, item)
         return item
 
+    def drop_if(self, is_unwanted: Callable[[T], bool]) -> list[T]:
+        """Remove the items for which a function is true, and return them."""
+        found = [
+            (client, item)
+            for site in self._sites.values()
+            for client, items in site.clients.items()
+            for item in items
+            if is_unwanted(item)
+        ]
+        for client, item in found:
+            self.discard(client, item)
+        return [item for _, item in found]
+
+    @property
+    def is_full(self) -> bool:
+        return self._count >= self._max_items
+
     def discard(self, client: str, item: T) -> None:
         """Remove an item if it is still there."""
         name = client_site(client)
@@ -131,6 +148,9 @@ class FairSemaphore:
         if self._free and not self._waiting:
             self._free -= 1
         else:
+            if self._waiting.is_full:
+                for unwanted in self._waiting.drop_if(lambda waiter: not waiter.is_wanted()):
+                    unwanted.errback(ServerBusyError())
             await _wait(self._waiting, client, _Waiter(is_wanted))
 
     @asynccontextmanager

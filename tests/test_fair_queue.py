@@ -158,6 +158,20 @@ class FairSemaphoreTests:
         work.running["b1"].callback(None)
         assert later.result == "b1"
 
+    def test_full_queue_drops_unwanted_work_first(self) -> None:
+        work, semaphore = Work(), FairSemaphore(1, max_waiting=2)
+        wanted = True
+        running = work.begin(semaphore, "a1")
+        waiting = [work.begin(semaphore, name, is_wanted=lambda: wanted) for name in ("a2", "a3")]
+        wanted = False
+        later = work.begin(semaphore, "a4")
+        for one in waiting:
+            assert one.result.check(ServerBusyError)  # type: ignore[attr-defined]
+            one.addErrback(lambda _: None)
+        work.running["a1"].callback(None)
+        work.running["a4"].callback(None)
+        assert (running.result, later.result) == ("a1", "a4")
+
     def test_full_queue_is_busy(self) -> None:
         work, semaphore = Work(), FairSemaphore(1, max_waiting=1)
         for name in ("a1", "a2"):

@@ -19,6 +19,8 @@ from postd.http.responses import encode_header
 from postd.protocol.certificate import decode_client_cert
 from postd.protocol.host import client_network
 
+_DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
+
 UNIX = "unix"
 """In place of the address of a client on a UNIX socket."""
 
@@ -176,8 +178,13 @@ class PeerResolver:
         if self.public_url:
             return [*origin] == [self.public_url.encode()]
         # Without the scheme: a proxy may terminate TLS without X-Forwarded-Proto.
-        authority = origin[0].lower().partition(b"://")[2]  # empty where the origin is "null"
-        return len(origin) == 1 and authority != b"" and authority == host.lower()
+        scheme, _, authority = origin[0].lower().partition(b"://")  # the authority is empty where the origin is "null"
+        default_port = _DEFAULT_PORTS.get(scheme, b"")  # which browsers leave out, and proxies may add
+        return (
+            len(origin) == 1
+            and authority != b""
+            and authority in {host.lower(), host.lower().removesuffix(default_port)}
+        )
 
     def _is_trusted(self, address: str) -> bool:
         if address == UNIX:

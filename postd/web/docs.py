@@ -55,7 +55,9 @@ class Docs:
 
     @app.route("/docs", methods=["GET"])
     async def show_page(self, request: Request) -> Response:
-        return await self._page_of(self._clients.origin(request) or ORIGIN).respond(request)
+        async with self._work.turn(request.client_network):  # there is a page for each origin
+            page = self._page_of(self._clients.origin(request) or ORIGIN)
+        return await page.respond(request)
 
     @cached_property
     def _document(self) -> Mapping[str, Any]:

@@ -384,6 +384,13 @@ class CrossSiteTests:
         assert ask(PeerResolver(), "Origin: http://[::1]:8080", host=b"[::1]:8080").refused is False
         assert ask(PeerResolver(), "Origin: http://posts.example", host=b"POSTS.example").refused is False
 
+    def test_default_port_in_the_host_is_that_of_an_origin_without_port(self) -> None:
+        """Proxies add it (nginx: `$host:$server_port`); browsers leave it out of both."""
+        assert ask(PeerResolver(), "Origin: http://posts.example", host=b"posts.example:80").refused is False
+        assert ask(PeerResolver(), "Origin: https://posts.example", host=b"posts.example:443").refused is False
+        assert ask(PeerResolver(), "Origin: http://posts.example", host=b"posts.example:443").refused is True
+        assert ask(PeerResolver(), "Origin: http://posts.example", host=b"posts.example:8080").refused is True
+
     def test_public_url_is_same_origin_whatever_the_host(self) -> None:
         clients = PeerResolver((), "https://posts.example")
         assert ask(clients, "Origin: https://posts.example", host=b"127.0.0.1:8080").refused is False

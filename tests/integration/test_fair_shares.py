@@ -113,6 +113,24 @@ def test_client_that_reads_nothing_uses_its_share_of_the_memory(daemon: Daemon) 
             assert read_response(other).startswith(b"HTTP/1.1 200 ")
 
 
+def test_responses_that_are_written_whole_are_counted_until_they_are_read(daemon: Daemon) -> None:
+    """All but the last portion is read, of the last response of each connection."""
+    with ExitStack() as closed:
+        statuses = []
+        for number in range(150):
+            client = closed.enter_context(connect(daemon, receive_bytes=4096))
+            head = (
+                f"GET /post?limit=1000&after={1200 + number} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+            )
+            client.sendall(head.encode())
+            received = client.recv(65536)
+            statuses.append(int(received[9:12]))
+            while statuses[-1] == 200 and len(received) < 800_000:
+                received += client.recv(65536)
+        assert set(statuses) == {200, 503}
+        assert memory_kib(daemon.process.pid, "VmRSS") < 300 * 1024
+
+
 def test_many_readers_of_one_address_are_served(daemon: Daemon) -> None:
     with ExitStack() as closed:
         readers = [closed.enter_context(connect(daemon, receive_bytes=4096)) for _ in range(190)]

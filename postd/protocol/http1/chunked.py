@@ -16,6 +16,9 @@ from postd.protocol.http1.syntax import (
 EXTENSIONS_MAX_BYTES = 4 * 1024
 """The most bytes of chunk extensions in one body; they are ignored."""
 
+SMALL_CHUNKS_MAX, SMALL_CHUNK_BYTES = 1024, 16
+"""How many chunks a body may have: some, and one more for each 16 bytes. Each costs as much time as a kilobyte."""
+
 _CHUNK_LINE = re.compile(rb"([0-9A-Fa-f]{1,16})(?:[ \t]*;.*)?", re.DOTALL)
 _CHUNK_LINE_MAX_BYTES = 16 + EXTENSIONS_MAX_BYTES
 _NOT_IN_TRAILERS = frozenset({b"Content-Length", b"Transfer-Encoding", b"Host"})
@@ -31,7 +34,7 @@ class ChunkedDecoder:
     def __init__(self, max_bytes: int, canonical_name: CanonicalName) -> None:
         self._max_bytes = max_bytes
         self._canonical_name = canonical_name
-        self._received = 0
+        self._received = self._chunks = 0
         self._extensions_room = EXTENSIONS_MAX_BYTES
         self._trailers = self._trailers_bytes = 0
         self._buffer = b""
@@ -78,9 +81,12 @@ class ChunkedDecoder:
         if self._extensions_room < 0:
             raise HttpSyntaxError(400, "The extensions of the chunks are too long.")
         self._chunk_left = int(match[1], 16)
+        self._chunks += 1
         self._received += self._chunk_left
         if self._received > self._max_bytes:
             raise body_too_large(self._max_bytes)
+        if self._chunks > SMALL_CHUNKS_MAX + self._received // SMALL_CHUNK_BYTES:
+            raise HttpSyntaxError(400, "The body has too many small chunks.")
         self._next = self._take_data if self._chunk_left else self._take_trailer
         return after
 

@@ -42,7 +42,7 @@ CHECKPOINT_TIMEOUT_MS = 1000
 CHECKED_WHOLE_MAX_BYTES = 256 * 1024 * 1024
 """A larger file is not checked from end to end at start."""
 
-_SCHEMA_WITHOUT_TEXTS = 7
+SCHEMA_WITHOUT_TEXTS = 7
 """The first schema whose change log has no texts, and whose users overwrite what they delete."""
 
 _LOCKED = "another process opens or closes it"
@@ -165,7 +165,7 @@ class DatabaseFile:
             self._set_journal(connection)
             if schema < len(steps):
                 self._upgrade(connection, steps)
-            if 0 < schema < _SCHEMA_WITHOUT_TEXTS:
+            if 0 < schema < SCHEMA_WITHOUT_TEXTS:
                 self._vacuum(connection)
             connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
             self._synced, self._busy_timeout_ms = True, BUSY_TIMEOUT_MS
@@ -353,7 +353,7 @@ class DatabaseFile:
                 path=self.path,
                 schema=schema,
                 known=len(steps),
-                which=", which has texts of deleted posts," if schema < _SCHEMA_WITHOUT_TEXTS else "",
+                which=", which has texts of deleted posts," if schema < SCHEMA_WITHOUT_TEXTS else "",
                 copy=copy,
             )
 

@@ -54,7 +54,14 @@ from postd.web.server.connection_states import OPEN, READING, TRANSITIONS, Event
 from postd.web.server.interface import Site
 from postd.web.server.request import HttpRequest
 from postd.web.server.response_memory import Holding
-from postd.web.server.socket_state import bytes_acknowledged, end_output, has_unread, unsent_bytes, unsent_memory
+from postd.web.server.socket_state import (
+    bytes_acknowledged,
+    end_output,
+    has_unread,
+    segment_bytes,
+    unsent_bytes,
+    unsent_memory,
+)
 
 LINGER_S = 2
 """How long a client whose request was refused may go on sending before the connection is aborted."""
@@ -102,7 +109,7 @@ class HttpConnection(Protocol):
     _input_held = False
     _output_paused = False  # the transport's buffer is full
     _acknowledged = 0  # bytes that the client had acknowledged at the last check
-    _window: tuple[float, int] = (0.0, 0)  # when the time for the average began, and what was acknowledged by then
+    _reading = (0.0, 0.0, 0.0)  # when it began, when it was checked last, and how many bytes it was behind then
     _all_sent = False  # nothing is left to send but the end of the stream
     _stream_client: str | None = None  # whose event stream the response is
     _held: Holding | None = None  # the memory of a long body
@@ -178,12 +185,7 @@ class HttpConnection(Protocol):
     def pauseProducing(self) -> None:
         """Called when the kernel has not accepted all output."""
         self._output_paused = True
-        self._free_output()
-        own_bytes, viewed, viewed_bytes = unsent_memory(self.transport)
-        if self._held is not None and not self.isSecure():  # the buffer refers to what is held, and has no copy
-            own_bytes = 0
-        memory = own_bytes, viewed, viewed_bytes
-        self._held_output = self.site.memory.hold(self._client_network(), memory)
+        self._hold_output()
         if self.state in OPEN:
             self._await_reading(self.site.limits.idle_s)
         if self._producer is not None:
@@ -197,6 +199,8 @@ class HttpConnection(Protocol):
         self._free_output()
         if self.state is _RESPONDING:
             self.deadline_s = math.inf
+        elif self.state is State.IDLE:
+            self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
         if self._producer is not None:
             self._producer.resumeProducing()
         if self._buffer and self.request is None:
@@ -221,18 +225,30 @@ class HttpConnection(Protocol):
         """Begin the time in which the client must read some of the response."""
         now = self._clock.seconds()
         self._acknowledged = bytes_acknowledged(self.transport)
-        self._window = now, self._acknowledged
+        self._reading = now, now, 0.0
         self.deadline_s = now + within_s
 
     def _reads_enough(self) -> bool:
         """Return whether the client has read since the last check, and fast enough."""
         before, self._acknowledged = self._acknowledged, bytes_acknowledged(self.transport)
-        began_s, acknowledged = self._window
+        began_s, checked_s, behind = self._reading
         now = self._clock.seconds()
+        behind = max(0.0, behind + READ_MIN_BYTES_PER_S * (now - checked_s) - (self._acknowledged - before))
+        self._reading = began_s, now, behind
         if now - began_s < READ_WINDOW_MIN_S:
             return self._acknowledged > before
-        self._window = now, self._acknowledged
-        return self._acknowledged - acknowledged >= READ_MIN_BYTES_PER_S * (now - began_s)
+        # A client acknowledges in steps of up to a segment.
+        return self._acknowledged > before and behind <= segment_bytes(self.transport)
+
+    def _hold_output(self) -> None:
+        """Count the memory of the output that the kernel has not accepted."""
+        self._free_output()
+        own_bytes, viewed, viewed_bytes = unsent_memory(self.transport)
+        if self._held is not None and not self.isSecure():  # the buffer refers to what is held, and has no copy
+            own_bytes = 0
+        if own_bytes or viewed_bytes:
+            memory = own_bytes, viewed, viewed_bytes
+            self._held_output = self.site.memory.hold(self._client_network(), memory)
 
     def _free_output(self) -> None:
         if self._held_output is not None:
@@ -488,6 +504,7 @@ class HttpConnection(Protocol):
         """Close this side, and discard further input for a while (RFC 9112 §9.6)."""
         self._await_reading(LINGER_S)
         self._input.resumeProducing()
+        self._hold_output()
         self.transport.unregisterProducer()
         if self._input_ended or self.isSecure():  # TLS sends close_notify, and goes on reading
             self.transport.loseConnection()
@@ -538,5 +555,6 @@ class HttpConnection(Protocol):
             return
         self._enter(Event.CLOSE)
         self._await_reading(within_s)
+        self._hold_output()
         self.transport.unregisterProducer()
         self.transport.loseConnection()

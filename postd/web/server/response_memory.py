@@ -4,6 +4,7 @@ from collections import Counter
 
 from postd.errors import ServerBusyError
 from postd.http.responses import NO_MEMORY, Memory
+from postd.protocol.host import client_site
 
 CLIENT_SHARE = 8
 """A client uses at most one of so many parts of the memory."""
@@ -54,10 +55,10 @@ class Holding:
 class ResponseMemory:
     """Counts the memory of responses that their clients have not read yet, by client.
 
-    A client is a network, as `postd.protocol.host.client_network` returns it. An object that several responses have in
-    common, such as the body of a page, counts once. A client gets an eighth of the memory, and half of what would then
-    be free: the more is in use, the less a single client may hold, so that there is room for others (dynamic threshold
-    of Choudhury and Hahne, 1998).
+    A client is a network, as `postd.protocol.host.client_network` returns it; those of an IPv6 /48 count together, too.
+    An object that several responses have in common, such as the body of a page, counts once. A client gets an eighth of
+    the memory, and half of what would then be free: the more is in use, the less a single client may hold, so that
+    there is room for others (dynamic threshold of Choudhury and Hahne, 1998).
 
     Attributes:
         max_bytes: the limit for the process. The first response may be larger; the first one of each client may be
@@ -88,22 +89,25 @@ class ResponseMemory:
             return
         total = self._all.bytes_with(memory)
         is_over = total > self.max_bytes
-        if client in self._clients:
-            used = self._clients[client].bytes_with(memory)
-            is_over = is_over or used > self.max_bytes // CLIENT_SHARE or used > (self.max_bytes - total) // 2
+        for name in {client, client_site(client)} & self._clients.keys():
+            used = self._clients[name].bytes_with(memory)
+            is_over = is_over or used > (self.max_bytes - total) // 2
+            is_over = is_over or (name == client and used > self.max_bytes // CLIENT_SHARE)
         if is_over:
             raise ServerBusyError
 
     def hold(self, client: str, memory: Memory) -> Holding:
         """Count the memory of a response, whether or not there is room for it."""
         self._all.add(memory)
-        self._clients.setdefault(client, _Usage()).add(memory)
+        for name in {client, client_site(client)}:
+            self._clients.setdefault(name, _Usage()).add(memory)
         return Holding(self, client, memory)
 
     def free(self, client: str, memory: Memory) -> None:
         """Called by `Holding.release`."""
         self._all.remove(memory)
-        usage = self._clients[client]
-        usage.remove(memory)
-        if not usage.holdings:
-            del self._clients[client]
+        for name in {client, client_site(client)}:
+            usage = self._clients[name]
+            usage.remove(memory)
+            if not usage.holdings:
+                del self._clients[name]

@@ -13,6 +13,8 @@ from postd.http.responses import NO_MEMORY, Memory
 from postd.twisted_private import buffered_bytes, largest_viewed
 
 _TCP_INFO_BYTES = 256
+_SEGMENT_BYTES = struct.Struct("=I")
+_SEGMENT_BYTES_OFFSET = 16  # tcpi_snd_mss
 _BYTES_ACKED = struct.Struct("=Q")
 _BYTES_ACKED_OFFSET = 120  # struct tcp_info of linux/tcp.h, since 4.1; only fields behind it were added later
 
@@ -34,6 +36,19 @@ def bytes_acknowledged(transport: Any) -> int:
     except (OSError, struct.error):  # the socket is closed, or an old kernel
         return 0
     return acknowledged
+
+
+def segment_bytes(transport: Any) -> int:
+    """Return how many bytes a segment has at most, and so a step of `bytes_acknowledged`; 0 where there are none."""
+    handle = _socket_of(transport)
+    try:
+        if handle is None or handle.family == socket.AF_UNIX:
+            return 0
+        info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+        size: int = _SEGMENT_BYTES.unpack_from(info, _SEGMENT_BYTES_OFFSET)[0]
+    except (OSError, struct.error):  # the socket is closed
+        return 0
+    return size
 
 
 def has_unread(transport: Any) -> bool:

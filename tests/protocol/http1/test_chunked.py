@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postd.protocol.http1.chunked import ChunkedDecoder
+from postd.protocol.http1.chunked import SMALL_CHUNK_BYTES, SMALL_CHUNKS_MAX, ChunkedDecoder
 from tests.protocol.http1.helpers import refusal, title
 
 MAX_BODY_BYTES = 100
@@ -35,6 +35,14 @@ def chunked(data: bytes, *, max_bytes: int = MAX_BODY_BYTES, piece: int = 0) -> 
 )
 def test_chunked_body_is_decoded(data: bytes, body: bytes, rest: bytes | None, piece: int) -> None:
     assert chunked(data, piece=piece) == (body, rest)
+
+
+def test_many_small_chunks_are_refused() -> None:
+    allowed = SMALL_CHUNKS_MAX + SMALL_CHUNKS_MAX // SMALL_CHUNK_BYTES
+    assert len(chunked(b"1\r\nx\r\n" * allowed, max_bytes=10_000)[0]) == allowed
+    assert refusal(lambda: chunked(b"1\r\nx\r\n" * (allowed + 10), max_bytes=10_000)) == 400
+    many = b"10\r\n" + b"x" * 16 + b"\r\n"
+    assert len(chunked(many * 5000, max_bytes=100_000)[0]) == 80_000
 
 
 @pytest.mark.parametrize("piece", [0, 1])

@@ -19,12 +19,12 @@ from postd.reactor import IReactor
 from postd.store.replaced_texts import TEXTS_MAX, ReplacedTexts, make_shared_memory
 from postd.store.sqlite import deleted_texts
 from postd.store.sqlite.database import SqliteDatabase
-from postd.store.sqlite.database_file import DatabaseFile
+from postd.store.sqlite.database_file import SCHEMA_WITHOUT_TEXTS, DatabaseFile
 from postd.store.sqlite.deleted_texts import REMOVE_AFTER_S, RETRY_AFTER_S, VACUUM_RETRY_AFTER_S
 from postd.store.sqlite.posts import SqlitePosts
 from postd.store.sqlite.store import MemoryDatabase
 from tests.helpers import InlineThread, result_of, run_sql
-from tests.store.sqlite.older import OLDER, make_older
+from tests.store.sqlite.older import make_older
 
 
 class Posts:
@@ -249,7 +249,7 @@ def test_texts_of_programs_without_secure_delete_are_removed_at_start(path: Path
     assert found_in(content_of(path.parent)) == {text_of(n, 100).encode() for n in range(3)}
 
 
-@pytest.mark.parametrize("schema", OLDER)
+@pytest.mark.parametrize("schema", range(1, SCHEMA_WITHOUT_TEXTS))
 def test_upgrade_removes_deleted_texts(path: Path, schema: int) -> None:
     make_older(path, schema)
     updates = [f"UPDATE post SET post = '{text_of(n, 100)}' WHERE id = 3" for n in range(100)]

@@ -62,6 +62,13 @@ def test_greedy_clients_leave_room_for_others() -> None:
     assert memory.used_bytes <= MAX
 
 
+def test_networks_of_one_site_leave_room_for_others() -> None:
+    memory = ResponseMemory(MAX)
+    used = sum(100 * count(memory, f"2001:db8:1:{n:x}::/64", 100) for n in range(100))
+    assert used <= MAX // 2
+    assert count(memory, "192.0.2.1", 100) == SHARE // 100
+
+
 def test_shared_body_counts_once() -> None:
     memory = ResponseMemory(MAX)
     body = bytes(SHARE - 10)
