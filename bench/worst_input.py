@@ -2,8 +2,9 @@
 
 First each request of `hostile` is sent once, and the costliest again, to measure their processor time. Then the
 costliest request of each of the costliest fields is sent at a constant rate of bytes, to a new server for each field,
-while an open loop reads posts. The exit status is 1 if the others' p99 is too long, else 0. README.md explains the
-results.
+while an open loop reads posts. The loads of `heavy` follow, in the same way, at a constant rate of requests. The exit
+status is 1 if the others' p99 is too long, or the server keeps too much memory or too many descriptors, else 0.
+README.md explains the results.
 """
 
 import argparse
@@ -18,22 +19,25 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
 from msgspec import Struct
 
+from bench import heavy
 from bench.hostile import FIELDS, harmless, patterns
-from bench.loads import cpu_s
+from bench.loads import cpu_s, forget_peak, peak_mib
 from bench.open_loop import Latencies, OpenLoop, random_moments
 from bench.report import processor, table
 from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, ask
 from bench.soaking.findings import percentile_99
 from bench.soaking.logins import Tokens
+from bench.soaking.report import SPARE_DESCRIPTORS
 from bench.soaking.server import Server, SoakError
 
 RESULTS = Path(__file__).resolve().parent / "WORST.md"
@@ -48,8 +52,13 @@ VARIANTS = 50
 
 OTHERS_PER_S = 200
 POSTS = 20
+OTHERS_PATH = f"/post?limit={POSTS}"
 RATIO_MAX = 3.0
-"""The limit on the ratio of the others' p99 to that with harmless text (letters) instead."""
+"""The limit on the ratio of the others' p99 to that with harmless text (letters), or short pages, instead."""
+PEAK_MAX_MIB = 300.0
+"""The limit on the server's memory."""
+LEFT_S = 1.0
+"""The time after a load in which the server must have released its descriptors."""
 
 AGAIN, AGAIN_TIMES = 60, 5
 """The number of requests that are measured again, and how many times."""
@@ -73,13 +82,29 @@ class Cost(Struct, frozen=True):
         return f"{self.field}: {self.pattern}"
 
 
+Load = Callable[[int, float], tuple[int, int]]
+"""Loads the server with a port for some seconds; returns the numbers of requests and responses."""
+
+
 class Row(Struct, frozen=True):
-    """A load: the numbers of requests and responses, the cores that the server used, and the others' latencies."""
+    """A load, and the others' latencies.
+
+    Args:
+        name: its name.
+        sent: the number of requests.
+        answered: the number of responses.
+        cores: the cores that the server used.
+        peak_mib: the largest memory of the server.
+        descriptors: how many descriptors more than before the load are open a while after it.
+        others: the latencies of the others.
+    """
 
     name: str
     sent: int
     answered: int
     cores: float
+    peak_mib: float
+    descriptors: int
     others: Latencies
 
     @property
@@ -87,14 +112,23 @@ class Row(Struct, frozen=True):
         return percentile_99(self.others.latency_s) * 1000
 
 
+class _Server(Server):
+    """A server with the settings of the soak test, but the default limits."""
+
+    limits = ""
+
+
+def few_posts() -> Iterator[str]:
+    """Yield the texts of the posts beside hostile input."""
+    return (f"Post {number}" for number in range(1, POSTS + 1))
+
+
 @contextmanager
-def serving(issuer: str) -> Iterator[Server]:
-    """Start a server on the first core, with a few posts and the settings of the soak test; kill it at the end."""
+def serving(issuer: str, texts: Iterable[str]) -> Iterator[Server]:
+    """Start a server on the first core, with posts; kill it at the end."""
     with tempfile.TemporaryDirectory(prefix="postd-worst-") as folder:
-        server = Server(Path(folder), store="sqlite:postd.db", issuer=issuer, workers=1, cores={SERVER_CORE})
-        server.fill(
-            "".join(json.dumps({"id": number, "post": f"Post {number}"}) + "\n" for number in range(1, POSTS + 1))
-        )
+        server = _Server(Path(folder), store="sqlite:postd.db", issuer=issuer, workers=1, cores={SERVER_CORE})
+        server.fill("".join(json.dumps({"id": number, "post": text}) + "\n" for number, text in enumerate(texts, 1)))
         server.start()
         try:
             yield server
@@ -200,72 +234,107 @@ async def _attack(port: int, requests: Sequence[bytes], seconds: float) -> tuple
     return sent, sum(answered)
 
 
-def attack(port: int, requests: Sequence[bytes], seconds: float) -> tuple[int, int]:
+def attack(requests: Sequence[bytes], port: int, seconds: float) -> tuple[int, int]:
     """Send requests at the rate of the load; return the numbers of requests and responses."""
     return asyncio.run(_attack(port, requests, seconds))
 
 
-def measure(name: str, issuer: str, requests: Sequence[bytes], seconds: float) -> Row:
+def measure(name: str, issuer: str, load: Load, seconds: float, texts: Iterable[str]) -> Row:
     """Read posts beside a load; the latency is infinite if other clients were disconnected, or had no response in time.
 
     The load has a process of its own, since the open loop polls all the time.
     """
-    with serving(issuer) as server, get_context("spawn").Pool(1) as pool:
-        body = ask(server.port, "GET", "/post").body
-        others = OpenLoop("postd", server.port, "/post", body)
+    with serving(issuer, texts) as server, get_context("spawn").Pool(1) as pool:
+        body = ask(server.port, "GET", OTHERS_PATH).body
+        others = OpenLoop("postd", server.port, OTHERS_PATH, body)
         others.ask(OTHERS_PER_S, 1.0)
         pool.apply(os.getpid)  # starts the process
+        time.sleep(LEFT_S)
+        descriptors = server.sample(0.0).descriptors
+        forget_peak(server.process.pid)
         before, start = cpu_s(server.process.pid), time.monotonic()
-        attacking = pool.apply_async(attack, (server.port, requests, seconds))
+        loading = pool.apply_async(load, (server.port, seconds))
         try:
             latencies = others.ask(OTHERS_PER_S, seconds)
         except BenchError as error:
             print(f"{name}: {error}", file=sys.stderr)
             latencies = Latencies([math.inf], [0.0])
         cores = (cpu_s(server.process.pid) - before) / (time.monotonic() - start)
-        sent, answered = attacking.get(ANSWER_MAX_S * 2)
-    row = Row(name, sent, answered, cores, latencies)
+        sent, answered = loading.get(ANSWER_MAX_S * 2)
+        time.sleep(LEFT_S)
+        left = server.sample(0.0).descriptors - descriptors
+        row = Row(name, sent, answered, cores, peak_mib(server.process.pid), left, latencies)
     print(f"{name}: {sent} sent, {answered} answered, others' p99 {row.p99_ms:.1f} ms", file=sys.stderr, flush=True)
     return row
 
 
-def measure_all(fields: Sequence[str], kinds: int, seconds: float) -> tuple[list[Cost], list[Row]]:
+def measure_hostile(issuer: str, fields: Sequence[str], kinds: int, seconds: float) -> tuple[list[Cost], list[Row]]:
     """Return the costs of the costliest requests, and the rows: the first `kinds` of them, between two of letters."""
-    with Tokens.make_issuer() as issuer:
-        with serving(issuer.issuer) as server:
-            costs = scan(server, fields)
-        texts = dict(patterns(SIZE))
-        loads = [(cost.name, variants(cost.field, texts[cost.pattern], VARIANTS)) for cost in costs[:kinds]]
-        letters = (_LETTERS, variants("all that is logged", harmless(SIZE), VARIANTS))
-        rows = [measure(name, issuer.issuer, requests, seconds) for name, requests in (letters, *loads, letters)]
-        return costs, rows
+    with serving(issuer, few_posts()) as server:
+        costs = scan(server, fields)
+    texts = dict(patterns(SIZE))
+    loads = [(cost.name, variants(cost.field, texts[cost.pattern], VARIANTS)) for cost in costs[:kinds]]
+    letters = (_LETTERS, variants("all that is logged", harmless(SIZE), VARIANTS))
+    return costs, [
+        measure(name, issuer, partial(attack, requests), seconds, few_posts())
+        for name, requests in (letters, *loads, letters)
+    ]
+
+
+def measure_heavy(issuer: str, names: Sequence[str], seconds: float) -> list[Row]:
+    """Return the rows of loads of `heavy`, between two of short pages."""
+    return [
+        measure(name, issuer, partial(heavy.run, name), seconds, heavy.LOADS[name].texts(heavy.POSTS))
+        for name in (heavy.HARMLESS, *names, heavy.HARMLESS)
+    ]
 
 
 def ratios(rows: Sequence[Row]) -> list[float]:
-    """Return the ratio of each row's p99 to the lower one of the first and the last row, which have letters."""
-    letters_ms = min(rows[0].p99_ms, rows[-1].p99_ms)
-    return [row.p99_ms / letters_ms for row in rows]
+    """Return the ratio of each row's p99 to the lower one of the first and the last row, which are harmless."""
+    harmless_ms = min(rows[0].p99_ms, rows[-1].p99_ms)
+    return [row.p99_ms / harmless_ms for row in rows]
+
+
+def problems(rows: Sequence[Row]) -> list[str]:
+    """Return what is over its limit."""
+    figures = [
+        (row.name, what, figure, most)
+        for row, ratio in zip(rows, ratios(rows), strict=True)
+        for what, figure, most in (
+            ("ratio", ratio, RATIO_MAX),
+            ("MiB", row.peak_mib, PEAK_MAX_MIB),
+            ("descriptors", row.descriptors, SPARE_DESCRIPTORS + 1),
+        )
+    ]
+    return [f"{name}, {what} {figure:.1f}" for name, what, figure, most in figures if figure >= most]
 
 
 # --- The result
 
 
-def make_page(costs: Sequence[Cost], rows: Sequence[Row], how: str) -> str:
-    """Return the result as Markdown."""
-    where = [
-        f"{processor()}, {os.cpu_count()} cores; {platform.system()} {platform.release()}",
-        f"Python {platform.python_version()}",
-        f"{CLIENTS} clients send {BYTES_PER_S // 1000} KB/s; others GET a list of posts {OTHERS_PER_S} times a second",
+def rows_table(rows: Sequence[Row]) -> str:
+    lines = [
+        (
+            "load",
+            "sent",
+            "answered",
+            "server, cores",
+            "peak MiB",
+            "descriptors",
+            "others' p50 ms",
+            "others' p99 ms",
+            "ratio",
+            "client late ms",
+        )
     ]
-    loads = [
-        ("load", "sent", "answered", "server, cores", "others' p50 ms", "others' p99 ms", "ratio", "client late ms")
-    ]
-    loads += [
+    lines += [
         (
             row.name,
             f"{row.sent:,}",
             f"{row.answered:,}",
             f"{row.cores:.2f}",
+            f"{row.peak_mib:.0f}",
+            f"{row.descriptors:+}",
             f"{median(row.others.latency_s) * 1000:.1f}",
             f"{row.p99_ms:.1f}",
             f"{ratio:.1f}",
@@ -273,53 +342,82 @@ def make_page(costs: Sequence[Cost], rows: Sequence[Row], how: str) -> str:
         )
         for row, ratio in zip(rows, ratios(rows), strict=True)
     ]
+    return table(lines)
+
+
+def make_page(costs: Sequence[Cost], hostile: Sequence[Row], heavy_rows: Sequence[Row], how: str) -> str:
+    """Return the result as Markdown."""
+    where = [
+        f"{processor()}, {os.cpu_count()} cores; {platform.system()} {platform.release()}",
+        f"Python {platform.python_version()}",
+        f"hostile text: {CLIENTS} clients send {BYTES_PER_S // 1000} KB/s",
+        f"heavy loads: an address sends {heavy.PER_S} requests a second, beside {heavy.POSTS:,} posts",
+        f"others: GET of {POSTS} posts, {OTHERS_PER_S} times a second",
+    ]
     cheap = [("request", "ms", "with letters", "ratio")]
     cheap += [
         (cost.name, f"{cost.ms:.2f}", f"{cost.letters_ms:.2f}", f"{cost.ms / cost.letters_ms:.1f}")
         for cost in costs[:LISTED]
     ]
-    broken = [row.name for row, ratio in zip(rows, ratios(rows), strict=True) if ratio >= RATIO_MAX]
+    broken = [problem for rows in (hostile, heavy_rows) if rows for problem in problems(rows)]
     parts = [
         "# The worst input",
         "[README.md](README.md#worst-input) explains the figures.",
         how,
         "\n".join(f"- {fact}" for fact in where),
-        "## Other clients' latency",
-        table(loads),
-        f"Over {RATIO_MAX:g} times: {'; '.join(broken) or 'none'}.",
-        "## Processor time of a request",
-        table(cheap),
+        f"Over the limits: {'; '.join(broken) or 'none'}.",
     ]
+    if heavy_rows:
+        parts += ["## Beside heavy loads", rows_table(heavy_rows)]
+    if hostile:
+        parts += ["## Beside hostile text", rows_table(hostile), "## Processor time of a request", table(cheap)]
     return "\n\n".join(parts) + "\n"
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure the latency of other clients beside the worst input.")
-    names = ",".join(FIELDS)
-    parser.add_argument("--fields", default=names, help="fields to measure, separated by commas (%(default)s)")
+    fields, loads = list(FIELDS), [name for name in heavy.LOADS if name != heavy.HARMLESS]
+    parser.add_argument("--fields", type=_names(fields), default=fields, help=f"of {','.join(fields)} (all)")
     parser.add_argument("--kinds", type=int, default=8, help="number of fields with a load (%(default)s)")
+    parser.add_argument("--loads", type=_names(loads), default=loads, help=f"of {','.join(loads)} (all)")
     parser.add_argument("--seconds", type=float, default=8.0, help="duration of each load (%(default)g)")
     parser.add_argument("--write", action="store_true", help="also write WORST.md")
-    options = parser.parse_args()
-    unknown = set(options.fields.split(",")) - set(FIELDS)
-    if unknown:
-        parser.error(f"{', '.join(sorted(unknown))}: not one of {names}")
-    return options
+    return parser.parse_args()
+
+
+def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
+    """Return the type of an option: some of the known names, separated by commas."""
+
+    def split(text: str) -> list[str]:
+        names = [name for name in text.split(",") if name]
+        unknown = sorted(set(names) - set(known))
+        if unknown:
+            raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: not one of {','.join(known)}")
+        return names
+
+    return split
 
 
 def main() -> None:
     options = parse_arguments()
     os.sched_setaffinity(0, {LOAD_CORE})
+    costs: list[Cost] = []
+    hostile: list[Row] = []
+    heavy_rows: list[Row] = []
     try:
-        costs, rows = measure_all(options.fields.split(","), options.kinds, options.seconds)
+        with Tokens.make_issuer() as issuer:
+            if options.loads:
+                heavy_rows = measure_heavy(issuer.issuer, options.loads, options.seconds)
+            if options.fields:
+                costs, hostile = measure_hostile(issuer.issuer, options.fields, options.kinds, options.seconds)
     except (BenchError, SoakError) as error:
         sys.exit(f"worst input: {error}")
     how = f"`python bench/{shlex.join(['worst_input.py', *sys.argv[1:]])}`, {datetime.now(UTC):%Y-%m-%d}"
-    page = make_page(costs, rows, how)
+    page = make_page(costs, hostile, heavy_rows, how)
     print(page)
     if options.write:
         RESULTS.write_text(page)
-    sys.exit(1 if max(ratios(rows)) >= RATIO_MAX else 0)
+    sys.exit(1 if any(problems(rows) for rows in (hostile, heavy_rows) if rows) else 0)
 
 
 if __name__ == "__main__":

@@ -66,13 +66,15 @@ audience = "{audience}"
 introspection_endpoint = "{issuer}{introspection}"
 dpop = "accept"
 mtls = "accept"
+"""
 
+LIMITS = f"""
 [limits]
-body = "{body_kib}KiB"
-header_time = "{header_s}s"
-body_time = "{body_s}s"
-idle_time = "{idle_s}s"
-connections = {connections}
+body = "{BODY_MAX_BYTES // 1024}KiB"
+header_time = "{HEADER_S}s"
+body_time = "{BODY_S}s"
+idle_time = "{IDLE_S}s"
+connections = {CONNECTIONS}
 """
 
 
@@ -109,7 +111,12 @@ class Server:
         issuer: the URL of the token issuer.
         workers: the number of processes.
         cores: the cores that it may use.
+
+    Attributes:
+        limits: the `[limits]` of its settings.
     """
+
+    limits = LIMITS
 
     def __init__(self, folder: Path, *, store: str, issuer: str, workers: int, cores: set[int]) -> None:
         self.folder = folder
@@ -125,13 +132,8 @@ class Server:
             issuer=issuer,
             audience=AUDIENCE,
             introspection=INTROSPECTION,
-            body_kib=BODY_MAX_BYTES // 1024,
-            header_s=HEADER_S,
-            body_s=BODY_S,
-            idle_s=IDLE_S,
-            connections=CONNECTIONS,
         )
-        (folder / "postd.toml").write_text(settings)
+        (folder / "postd.toml").write_text(settings + self.limits)
         self.replace_users(PASSWORD)
 
     def replace_users(self, guests_password: str) -> None:
