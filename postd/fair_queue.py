@@ -150,7 +150,7 @@ class FairSemaphore:
         else:
             if self._waiting.is_full:
                 for unwanted in self._waiting.drop_if(lambda waiter: not waiter.is_wanted()):
-                    unwanted.errback(ServerBusyError())
+                    unwanted.refuse()
             await _wait(self._waiting, client, _Waiter(is_wanted))
 
     @asynccontextmanager
@@ -174,28 +174,39 @@ class FairSemaphore:
                     self._free -= 1
                     waiter.callback(None)
                 else:
-                    waiter.errback(ServerBusyError())
+                    waiter.refuse()
         finally:
             self._is_releasing = False
 
 
 class _Waiter(Deferred[None]):
-    """Fires when it is a client's turn."""
+    """Fires when it is a client's turn, or when its work is refused.
+
+    It holds no error: the frames of the error would refer to it, and that cycle would keep all that the refused work
+    has in memory, such as the text of a list, until the next garbage collection.
+    """
 
     def __init__(self, is_wanted: Callable[[], bool] = _is_wanted) -> None:
         super().__init__()
         self.is_wanted = is_wanted
+        self.is_refused = False
+
+    def refuse(self) -> None:
+        self.is_refused = True
+        self.callback(None)
 
 
 async def _wait(queue: FairQueue[_Waiter], client: str, waiter: _Waiter) -> None:
     dropped = queue.add(client, waiter)
     if dropped is not None:
-        dropped.errback(ServerBusyError())
+        dropped.refuse()
     try:
         await waiter
     except CancelledError:
         queue.discard(client, waiter)
         raise
+    if waiter.is_refused:
+        raise ServerBusyError
 
 
 class FairTurns:

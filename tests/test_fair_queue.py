@@ -1,7 +1,10 @@
 """Fair queues: turns by client, limits, cancellation."""
 
-from collections.abc import Callable, Coroutine
+import gc
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given
@@ -124,6 +127,17 @@ class Work:
         return Deferred.fromCoroutine(self.run(semaphore, name, **options))
 
 
+class Text:
+    """What work has in memory."""
+
+
+@pytest.fixture
+def collector_disabled() -> Iterator[None]:
+    gc.disable()
+    yield
+    gc.enable()
+
+
 class FairSemaphoreTests:
     def test_slots_are_limited_and_assigned_by_turns(self) -> None:
         work, semaphore = Work(), FairSemaphore(2, max_waiting=100)
@@ -179,6 +193,24 @@ class FairSemaphoreTests:
         refused = work.begin(semaphore, "a3")
         assert refused.result.check(ServerBusyError)  # type: ignore[attr-defined]
         refused.addErrback(lambda _: None)
+
+    def test_refused_work_is_freed_without_a_garbage_collection(self, collector_disabled: None) -> None:
+        work, semaphore = Work(), FairSemaphore(1, max_waiting=1)
+        texts: list[ref[Text]] = []
+
+        async def fall_back(client: str, **options: Any) -> None:
+            text = Text()
+            texts.append(ref(text))
+            with suppress(ServerBusyError):
+                async with semaphore.slot(client, **options):
+                    raise AssertionError
+
+        work.begin(semaphore, "a1")
+        Deferred.fromCoroutine(fall_back("b", is_wanted=lambda: False))
+        for client in "bc":  # there is no room
+            Deferred.fromCoroutine(fall_back(client))
+        work.running["a1"].callback(None)
+        assert [text() for text in texts] == [None] * 3
 
     def test_thousands_of_waiting_calls_that_fail_at_once_do_not_exceed_the_recursion_limit(self) -> None:
         semaphore = FairSemaphore(1, max_waiting=5000)
