@@ -4,6 +4,8 @@ A bad client runs once and returns. It raises `BrokenPromiseError` if the check 
 """
 
 import asyncio
+import gzip
+import json
 import os
 import random
 import re
@@ -11,18 +13,20 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from itertools import cycle
+from urllib.parse import urlencode
 
 from msgspec import Struct
 
 from bench.hostile import LOGGED, patterns
 from bench.soaking.bursts import Bursts
-from bench.soaking.findings import BrokenPromiseError, Findings
+from bench.soaking.findings import BUSY, BrokenPromiseError, Findings
+from bench.soaking.good import LIST_MOST
 from bench.soaking.ledger import HIDDEN_TEXT
-from bench.soaking.logins import Tokens, basic_field, bearer_field, digest_field, elsewhere
+from bench.soaking.logins import FORM, Tokens, basic_field, bearer_field, digest_field, elsewhere
 from bench.soaking.secrets_used import USED
-from bench.soaking.server import BODY_S, CONNECTIONS, HEADER_S, IDLE_S, PASSWORD, USERS
+from bench.soaking.server import BODY_S, CONNECTIONS, HEADER_S, IDLE_S, PASSWORD, USERS, VISITORS
 from bench.soaking.wire import BrokenResponseError, ClosedError, Connection, encode_request
 
 CUT_SLACK_S = 4.5
@@ -30,6 +34,9 @@ CUT_SLACK_S = 4.5
 
 STALLED_SLACK_S = 15.0
 """The same for a client that does not read: the server can send until the buffers of both sockets are full."""
+
+SLOW_S, SLOW_BYTES, SLOW_EVERY_S = 10.0, 256, 0.5
+"""The least time in which a client may read less than 1 KiB a second, and what a slow one reads, and how often."""
 
 _ESTABLISHED = b"\x01"
 """The first byte of Linux' `tcp_info` for a connection that is open."""
@@ -85,8 +92,12 @@ OVERSIZED: Mapping[str, tuple[bytes, int]] = {
 }
 """Requests that are too large, with the expected status."""
 
-STREAMS, FOREIGN, NAMES, HOSTILE = (f"127.0.0.{number}" for number in range(2, 6))
+STREAMS, FOREIGN, NAMES, HOSTILE, HEAVY, SLOW, ENDED, *SIGNING_IN = (f"127.0.0.{number}" for number in range(2, 17))
 """Addresses of attackers; none is a trusted proxy. Good clients have another address, and so limits of their own."""
+
+PAGE = 1000
+HEAVY_AT_ONCE, ENDED_AT_ONCE = 5, 5
+"""How many heavy pages, and event streams, are requested together."""
 
 STREAMS_HELD_S = 2.0
 LEFT_S = 1.0
@@ -113,6 +124,8 @@ MISPLACED_SECRETS = (
 
 FOREIGN_HOSTS = ("evil.example", "evil.example:80", "localhost.evil.example", "127.0.0.1.evil.example")
 """Host names that a foreign site may resolve to 127.0.0.1 (DNS rebinding)."""
+
+_ACCEPTED = b"HTTP/1.1 200 "
 
 # The beginning of a ClientHello from OpenSSL, as a server without TLS receives it.
 _TLS_HELLO = bytes.fromhex("16030100c4010000c00303") + os.urandom(32) + b"\x20" + os.urandom(32) + bytes(120)
@@ -146,6 +159,12 @@ class BadClients:
             Kind("silent", self._say_nothing, 6, 1),
             Kind("half a request", self._send_half, 6, 1),
             Kind("stalled reader", self._read_nothing, 4, 1),
+            Kind("slow reader", self._read_slowly, 3, 1),
+            Kind("heavy pages, not waited for", self._leave_heavy_pages, 1, 0.25),
+            Kind("heavy page with gzip", self._read_heavy_page, 2, 0.25),
+            Kind("half-closed", self._half_close, 1, 0.25),
+            Kind("ended event streams", self._end_streams, 1, 0.5),
+            Kind("many sign-ins", self._sign_in_often, 1, 2),
             Kind("garbage", self._send_garbage, 2, 0.5),
             Kind("smuggling", self._smuggle, 2, 0.3),
             Kind("oversized", self._send_too_much, 2, 0.5),
@@ -238,21 +257,102 @@ class BadClients:
                 await self._expect_end(connection, max(HEADER_S, BODY_S) + CUT_SLACK_S, 408)
 
     async def _read_nothing(self) -> None:
-        """Request the whole list several times and read nothing: the responses exceed the sockets' buffers."""
-        loop, asked = asyncio.get_running_loop(), 8
+        """Request lists and read nothing: the responses exceed the sockets' buffers."""
+        lists = (encode_request("GET", "/post") * 8, b"".join(_heavy_page() for _ in range(80)))
+        await self._expect_cut(random.choice(lists), 0, IDLE_S)
+
+    async def _read_slowly(self) -> None:
+        """Read less than 1 KiB a second of the same."""
+        await self._expect_cut(encode_request("GET", "/post") * 8, SLOW_BYTES, SLOW_S)
+
+    async def _expect_cut(self, requests: bytes, read_bytes: int, limit_s: float) -> None:
+        """Send requests and read a few bytes at a time, until the server closes the connection, soon after a limit."""
+        loop = asyncio.get_running_loop()
         with socket.socket() as own:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             own.settimeout(0)
+            own.bind((SLOW, 0))
             try:
                 await loop.sock_connect(own, ("127.0.0.1", self._port))
-                await loop.sock_sendall(own, encode_request("GET", "/post") * asked)
+                await loop.sock_sendall(own, requests)
             except OSError as error:
                 raise ClosedError(f"connection not accepted: {error!r}") from None
-            deadline = time.monotonic() + IDLE_S + STALLED_SLACK_S
+            deadline = time.monotonic() + limit_s + STALLED_SLACK_S
             while own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED:
                 if time.monotonic() > deadline:
-                    raise BrokenPromiseError(f"still open after {IDLE_S + STALLED_SLACK_S:.1f} s")
-                await asyncio.sleep(0.5)
+                    raise BrokenPromiseError(f"still open after {limit_s + STALLED_SLACK_S:.1f} s")
+                await asyncio.sleep(SLOW_EVERY_S)
+                if read_bytes:
+                    with suppress(OSError):  # nothing has come, or the connection is closed
+                        own.recv(read_bytes)
+
+    # --- Heavy work, and clients that do not wait for it
+
+    async def _leave_heavy_pages(self) -> None:
+        opened = [await Connection.open(self._port, source=HEAVY) for _ in range(HEAVY_AT_ONCE)]
+        for connection in opened:
+            connection.send(_heavy_page("Accept-Encoding: gzip"))
+            random.choice((connection.close, connection.reset))()
+
+    async def _read_heavy_page(self) -> None:
+        with await Connection.open(self._port, source=HEAVY) as connection:
+            connection.send(_heavy_page("Accept-Encoding: gzip"))
+            answer = await connection.read_response()
+        self._findings.note_bad("a heavy page", answer.status, greedy=True)
+        if answer.status == BUSY and answer.field("retry-after"):
+            return
+        body = gzip.decompress(answer.body) if answer.field("content-encoding") == "gzip" else answer.body
+        posts = len(json.loads(body)) if answer.status == 200 else 0
+        if posts != PAGE:
+            raise BrokenPromiseError(f"answered with {answer.status}, {posts} posts")
+
+    async def _half_close(self) -> None:
+        """End the sending side of the connection after a request; the response must come all the same."""
+        form = urlencode({"username": random.choice(VISITORS), "password": PASSWORD}).encode()
+        requests = {
+            "GET /post": (encode_request("GET", "/post"), 200),
+            "GET of a heavy page": (_heavy_page(), 200),
+            "GET /any": (encode_request("GET", "/any", [basic_field(VISITORS[0], PASSWORD)]), 200),
+            "POST /login": (encode_request("POST", "/login", [FORM], form), 302),
+        }
+        what, (request, wanted) = random.choice(list(requests.items()))
+        with await Connection.open(self._port, source=ENDED) as connection:
+            connection.send(request)
+            await connection.finish_sending()
+            answer = await connection.read_response()
+        self._findings.note_bad(what, answer.status)
+        USED.add(answer.field("set-cookie").partition(";")[0])
+        if answer.status != wanted:
+            raise BrokenPromiseError(f"answered with {answer.status}", what)
+
+    async def _end_streams(self) -> None:
+        """Open event streams and end the sending side of their connections; the server must end them, too."""
+        with ExitStack() as stack:
+            opened = [
+                stack.enter_context(await Connection.open(self._port, source=ENDED)) for _ in range(ENDED_AT_ONCE)
+            ]
+            for connection in opened:
+                connection.send(encode_request("GET", "/post/events"))
+            begun = await asyncio.gather(*(connection.read_some(len(_ACCEPTED)) for connection in opened))
+            for connection in opened:
+                await connection.finish_sending()
+            await asyncio.gather(*(self._expect_end(connection, CUT_SLACK_S) for connection in opened))
+        if set(begun) != {_ACCEPTED}:
+            raise BrokenPromiseError(f"answered with {set(begun)}", crowded=b"" in begun)
+
+    async def _sign_in_often(self) -> None:
+        """Sign in from several addresses at a time."""
+        form = urlencode({"username": random.choice(VISITORS), "password": PASSWORD}).encode()
+        with ExitStack() as stack:
+            opened = [stack.enter_context(await Connection.open(self._port, source=source)) for source in SIGNING_IN]
+            signing_in = (connection.ask("POST", "/login", [FORM], form) for connection in opened)
+            answers = await asyncio.gather(*signing_in)
+        for answer in answers:
+            self._findings.note_bad("one of many sign-ins", answer.status)
+            USED.add(answer.field("set-cookie").partition(";")[0])
+        statuses = sorted(answer.status for answer in answers)
+        if set(statuses) != {302}:
+            raise BrokenPromiseError(f"answered with {statuses}")
 
     # --- Invalid requests
 
@@ -466,6 +566,12 @@ class BadClients:
             status = await self._ask(f"{what} for another host", request, FOREIGN)
             if status != 421:
                 raise BrokenPromiseError(f"answered with {status}", what)
+
+
+def _heavy_page(*fields: str) -> bytes:
+    """Return a request for a complete page, mostly a different one each time."""
+    # The number of posts moves; so many are always there.
+    return encode_request("GET", f"/post?limit={PAGE}&after={random.randrange(LIST_MOST // 2)}", fields)
 
 
 class Kind(Struct, frozen=True):

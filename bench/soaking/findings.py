@@ -12,6 +12,9 @@ from bench.soaking.wire import Response
 REFUSALS_OF_A_VERSION = frozenset({501, 505})
 """The 5xx statuses about a request, not the server: 501 and 505. Only requests that cause them may get them."""
 
+BUSY = 503
+"""The status for a client that has used up its share; only those that do so may get it."""
+
 CROWD_OVER_S = 3.0
 """The time after a flood of connections in which new ones may still be refused."""
 
@@ -76,9 +79,9 @@ class Findings:
         self.good_ms[what].append(answer.took_s * 1000)
         self._recent_ms.append(answer.took_s * 1000)
 
-    def note_bad(self, what: str, status: int) -> None:
-        """Count a response to a bad client."""
-        if status in REFUSALS_OF_A_VERSION:
+    def note_bad(self, what: str, status: int, *, greedy: bool = False) -> None:
+        """Count a response to a bad client; `greedy` is whether the client may have used up its share."""
+        if status in REFUSALS_OF_A_VERSION or (greedy and status == BUSY):
             self.statuses[status] += 1
         else:
             self._count(status, f"{what} was answered with", b"")

@@ -24,6 +24,8 @@ USERS = tuple(f"user{number}" for number in range(4))
 """Users with a fixed password; that of `GUEST` changes each time the user file is replaced."""
 TARGETS = tuple(f"target{number}" for number in range(8))
 """Accounts whose passwords are guessed: failed logins of one count for no other account."""
+VISITORS = tuple(f"visitor{number}" for number in range(4))
+"""Users who sign in often, and so end each other's sessions (`[session] max_per_account`)."""
 GUEST = "guest"
 AUDIENCE = "https://posts.example"
 
@@ -139,7 +141,7 @@ class Server:
     def replace_users(self, guests_password: str) -> None:
         """Replace the user file, as `postd user` does."""
         old = self.users.read_bytes() if self.users.exists() else b""
-        for name in () if old else (*USERS, *TARGETS):
+        for name in () if old else (*USERS, *TARGETS, *VISITORS):
             old = set_account(old, make_account(name, PASSWORD, REALM))
         new = self.folder / "users.new"
         new.touch(0o600)

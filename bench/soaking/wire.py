@@ -203,10 +203,11 @@ class Connection:
         self.closed = True
         self._writer.transport.abort()
 
-    async def read_some(self, size: int) -> None:
-        """Read this many bytes, or fewer if the connection ends before."""
+    async def read_some(self, size: int) -> bytes:
+        """Return this many bytes, or none if the connection ends before."""
         with suppress(asyncio.IncompleteReadError, OSError):
-            await self._reader.readexactly(size)
+            return await self._reader.readexactly(size)
+        return b""
 
 
 def _decode_head(received: bytes) -> tuple[int, dict[str, list[str]]]:

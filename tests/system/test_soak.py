@@ -21,7 +21,18 @@ def test_short_soak_finds_no_violation_and_draws_charts(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
     assert "all checks passed" in result.stdout
     attacks = ("burst of wrong passwords", "burst of refused tokens", "idle event streams", "hostile text in the log")
-    for words in (*attacks, "trickled head", "smuggling", "SIGHUP", "MiB/h", "descriptors:", "p99"):
+    heavy = ("slow reader", "heavy pages, not waited for", "heavy page with gzip", "half-closed", "ended event streams")
+    for words in (
+        *attacks,
+        *heavy,
+        "many sign-ins",
+        "trickled head",
+        "smuggling",
+        "SIGHUP",
+        "MiB/h",
+        "descriptors:",
+        "p99",
+    ):
         assert words in result.stdout
     assert drawing.read_text().startswith("<svg ")
 
