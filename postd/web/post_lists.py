@@ -1,6 +1,5 @@
 """Lists of posts, complete or by page, made from encoded posts and cached by version (reference: Lists)."""
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 
 from postd.caching import SingleFlight
@@ -48,7 +47,8 @@ class PostLists:
         self._work = work
         self._posts = EncodedPosts(store, clock=work.clock)
         self._version: Version | None = None  # of the kept responses
-        self._kept: OrderedDict[Span, tuple[_Kept, int]] = OrderedDict()  # with their sizes
+        self._kept: dict[Span, _Kept] = {}
+        self._sizes: dict[Span, int] = {}
         self._kept_bytes = 0
         self._making = SingleFlight[tuple[Version, Span], _Kept | None]()
 
@@ -59,7 +59,7 @@ class PostLists:
             Problem: 412, by `If-Match`.
         """
         version = await self._store.version()
-        kept = self._find(version, span)
+        kept = self._kept.get(span) if version == self._version else None
         if kept is None:
             headers = self._headers_at(version, span)
             not_modified = not_modified_if_current(request, headers)
@@ -70,20 +70,12 @@ class PostLists:
                 return stream_list(request, self._posts, span[0], headers, self._work)
         return await kept.respond(request)
 
-    def _find(self, version: Version, span: Span) -> _Kept | None:
-        """Return the kept responses with a span at a version, None if there are none."""
-        kept = self._kept.get(span) if version == self._version else None
-        if kept is None:
-            return None
-        self._kept.move_to_end(span)
-        return kept[0]
-
     async def _make(self, request: Request, span: Span) -> _Kept | None:
         """Return the responses with a span, when it is the client's turn; None if it is too long to be kept."""
         async with self._work.turn(request.client_network):
             request.require_room()
             version = await self._store.version()  # it may have changed during the wait
-            kept = self._find(version, span)
+            kept = self._kept.get(span) if version == self._version else None
             return kept or await self._making.run((version, span), lambda: self._make_now(version, span))
 
     async def _make_now(self, version: Version, span: Span) -> _Kept | None:
@@ -134,12 +126,15 @@ class PostLists:
         if version != self._version:
             self._version, self._kept_bytes = version, 0
             self._kept.clear()
-        _, before = self._kept.pop(span, (None, 0))
-        self._kept[span] = kept, KEPT_OVERHEAD_BYTES + size_bytes
-        self._kept_bytes += KEPT_OVERHEAD_BYTES + size_bytes - before
+            self._sizes.clear()
+        self._kept_bytes -= self._sizes.pop(span, 0)
+        self._kept.pop(span, None)
+        self._kept[span], self._sizes[span] = kept, KEPT_OVERHEAD_BYTES + size_bytes
+        self._kept_bytes += self._sizes[span]
         while self._kept_bytes > KEPT_MAX_BYTES:
-            _, (_, evicted_bytes) = self._kept.popitem(last=False)
-            self._kept_bytes -= evicted_bytes
+            oldest = next(iter(self._kept))
+            del self._kept[oldest]
+            self._kept_bytes -= self._sizes.pop(oldest)
 
     def _headers_at(self, version: Version, span: Span) -> dict[bytes, bytes]:
         page = b"" if span == WHOLE else b"-%d-%d" % (span[0], span[1] or 0)

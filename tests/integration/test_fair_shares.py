@@ -125,7 +125,7 @@ def test_responses_that_are_written_whole_are_counted_until_they_are_read(daemon
             client.sendall(head.encode())
             received = client.recv(65536)
             statuses.append(int(received[9:12]))
-            while statuses[-1] == 200 and len(received) < 800_000:
+            while statuses[-1] == 200 and len(received) < 600_000:
                 received += client.recv(65536)
         assert set(statuses) == {200, 503}
         assert memory_kib(daemon.process.pid, "VmRSS") < 300 * 1024

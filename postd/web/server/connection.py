@@ -12,9 +12,10 @@ Twisted, beside those of `postd.protocol.http1`, which decodes heads and bodies:
   (`postd.web.server.allowed_hosts`).
 - Heads, bodies, idle connections and clients that do not read a response have a timeout each (`Limits`), however slowly
   bytes arrive. A periodic check of all connections enforces them, without a timer for each request.
-- One pipelined request is processed in each iteration of the reactor, none while the client does not read its
-  responses, and input is read ahead only up to `INPUT_MAX_BYTES`. Stock Twisted continues to read behind a paused
-  response, and processes all requests of one read even if the responses cannot be sent.
+- Requests take some milliseconds in each iteration of the reactor, by turns of the clients
+  (`postd.web.server.request_turns`). One pipelined request of a connection is processed in each iteration, none while
+  the client does not read its responses, and input is read ahead only up to `INPUT_MAX_BYTES`. Stock Twisted continues
+  to read behind a paused response, and processes all requests of one read even if the responses cannot be sent.
 - A client may half-close the connection after its requests (as `nc -N` does) and gets its responses. Stock Twisted
   treats that as a disconnect, which looks the same until the client resets the connection. Only an event stream, which
   has no end of its own, ends with the client's side of the connection.
@@ -28,12 +29,12 @@ Twisted, beside those of `postd.protocol.http1`, which decodes heads and bodies:
 import math
 import re
 from functools import cached_property
+from time import perf_counter
 from typing import Any
 
 from twisted.internet.interfaces import (
     IAddress,
     IConsumer,
-    IDelayedCall,
     IHalfCloseableProtocol,
     IPushProducer,
     ISSLTransport,
@@ -116,7 +117,7 @@ class HttpConnection(Protocol):
     _held_output: Holding | None = None  # the memory of output that the transport has buffered
     _output_client = ""  # whose output is buffered, if the peer is a proxy
     _producer: Any = None
-    _next_turn: IDelayedCall | None = None
+    _waits_as: str | None = None  # the client for which it waits to process its next request
     _addresses: tuple[IAddress, IAddress] | None = None
 
     def __init__(self, site: Site) -> None:
@@ -152,8 +153,11 @@ class HttpConnection(Protocol):
         if self.state not in OPEN:
             return
         self._buffer = self._buffer + data if self._buffer else data
-        if self.state is not _RESPONDING and self._next_turn is None and not self._output_paused:
-            self._process()
+        if self.state is not _RESPONDING and self._waits_as is None and not self._output_paused:
+            if self.site.turns.left_s > 0:
+                self._process()
+            else:
+                self._process_next_later()
         if self._buffer or self._output_paused:
             self._hold_input()
 
@@ -173,9 +177,9 @@ class HttpConnection(Protocol):
         self._output_paused = False
         self._end_response()
         self._free_output()
-        if self._next_turn is not None:
-            self._next_turn.cancel()
-            self._next_turn = None
+        if self._waits_as is not None:
+            self.site.turns.discard(self._waits_as, self)
+            self._waits_as = None
         try:
             if request is not None:
                 request.connectionLost(reason)
@@ -405,20 +409,24 @@ class HttpConnection(Protocol):
 
     def _process(self) -> None:
         """Process the next request in the buffer, if it is complete."""
+        began = perf_counter()
         try:
             head = self._head or self._decode_head()
             body = None if head is None else self._decode_body()
+            if head is not None and body is not None:
+                self._head = self._chunks = None
+                self._persistent = head.persistent
+                self.deadline_s = math.inf
+                self._enter(_REQUEST_READ)
+                self.request = HttpRequest(self, head, body, self._started_s)
+                self.request.process()
         except HttpSyntaxError as error:
             self._refuse(error)
-            return
-        if head is None or body is None:
-            return
-        self._head = self._chunks = None
-        self._persistent = head.persistent
-        self.deadline_s = math.inf
-        self._enter(_REQUEST_READ)
-        self.request = HttpRequest(self, head, body, self._started_s)
-        self.request.process()
+        finally:
+            turns = self.site.turns
+            turns.left_s -= perf_counter() - began
+            if turns.left_s <= 0:
+                turns.schedule()
 
     def _decode_head(self) -> Head | None:
         buffer = self._buffer
@@ -512,16 +520,17 @@ class HttpConnection(Protocol):
             self.transport.loseWriteConnection()
 
     def _process_next_later(self) -> None:
-        if self._next_turn is None:
-            self._next_turn = self._clock.callLater(0, self._process_next)
+        if self._waits_as is None:
+            self._waits_as = self.group or ""
+            self.site.turns.add(self._waits_as, self)
 
-    def _process_next(self) -> None:
+    def process_next(self) -> None:
         """Process the next pipelined request."""
-        self._next_turn = None
+        self._waits_as = None
         if self._output_paused or self.state not in OPEN or self.state is _RESPONDING:
             return  # resumeProducing continues
         self._process()
-        if self._next_turn is None and self.request is None:
+        if self._waits_as is None and self.request is None:
             self._close_after_input()
         if self._input_held:
             self._hold_input()
@@ -532,7 +541,7 @@ class HttpConnection(Protocol):
             return
         if self.state is State.LINGERING:  # our side is closed already
             self.transport.loseConnection()
-        elif self.state is not _RESPONDING and self._next_turn is None and not self._output_paused:
+        elif self.state is not _RESPONDING and self._waits_as is None and not self._output_paused:
             self.loseConnection()
 
     def _hold_input(self) -> None:

@@ -33,6 +33,7 @@ from postd.web.server.access_log import AccessLog
 from postd.web.server.allowed_hosts import Hosts
 from postd.web.server.connection import HttpConnection
 from postd.web.server.interface import AnsweredRequest, Limits
+from postd.web.server.request_turns import RequestTurns
 from postd.web.server.response_memory import ResponseMemory
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
@@ -86,6 +87,7 @@ class HttpFactory(Site):
         self.site_name = ""
         self.local_addresses: Collection[tuple[str, int]] = ()
         self.connections_max = limits.connections
+        self.turns = RequestTurns(reactor)
         self.memory = ResponseMemory(limits.response_memory_bytes)
         self.secure_fields: Callable[[Request], bytes] | None = None
         self.client_of: Callable[[Any], str] = lambda _: ""

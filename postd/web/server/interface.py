@@ -10,6 +10,7 @@ from twisted.web.resource import IResource
 from postd.http.interface import Request
 from postd.http.responses import Parts, Response, StreamedResponse
 from postd.web.server.allowed_hosts import ConnectionAddresses, Hosts
+from postd.web.server.request_turns import RequestTurns
 from postd.web.server.response_memory import ResponseMemory
 
 
@@ -68,7 +69,8 @@ class Site(Protocol):
         local_addresses: host and port of the listeners that only this machine can reach.
         secure_fields: returns the header lines of responses over TLS.
         client_of: returns the network by which the client of a request is counted.
-        memory: that of responses on their way.
+        memory: counts the memory of responses that are not read yet.
+        turns: the time of requests in each turn of the reactor.
     """
 
     reactor: IReactorTime
@@ -81,6 +83,7 @@ class Site(Protocol):
     secure_fields: Callable[[Request], bytes] | None
     client_of: Callable[[Any], str]
     memory: ResponseMemory
+    turns: RequestTurns
 
     def add(self, channel: Any) -> None:
         """Count a connection from now on."""

@@ -63,17 +63,14 @@ class ResponseMemory:
     Attributes:
         max_bytes: the limit for the process. The first response may be larger; the first one of each client may be
             larger than the client's share.
+        used_bytes: the memory that all clients hold.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
+        self.used_bytes = 0  # not a property: it is read for each response
         self._all = _Usage()
         self._clients: dict[str, _Usage] = {}
-
-    @property
-    def used_bytes(self) -> int:
-        """The memory that all clients hold."""
-        return self._all.bytes
 
     def require_room(self, client: str, memory: Memory = NO_MEMORY) -> None:
         """Check that there is room for a response.
@@ -99,6 +96,7 @@ class ResponseMemory:
     def hold(self, client: str, memory: Memory) -> Holding:
         """Count the memory of a response, whether or not there is room for it."""
         self._all.add(memory)
+        self.used_bytes = self._all.bytes
         for name in {client, client_site(client)}:
             self._clients.setdefault(name, _Usage()).add(memory)
         return Holding(self, client, memory)
@@ -106,6 +104,7 @@ class ResponseMemory:
     def free(self, client: str, memory: Memory) -> None:
         """Called by `Holding.release`."""
         self._all.remove(memory)
+        self.used_bytes = self._all.bytes
         for name in {client, client_site(client)}:
             usage = self._clients[name]
             usage.remove(memory)

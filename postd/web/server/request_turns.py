@@ -1,0 +1,67 @@
+"""The time of requests on the reactor's thread, shared by client."""
+
+import sys
+from typing import Protocol
+
+from twisted.internet.interfaces import IReactorTime
+from twisted.logger import Logger
+
+from postd.fair_queue import FairQueue
+
+TURN_MAX_S = 0.005
+"""How long requests are processed in one turn of the reactor; the others wait for the next one."""
+
+_log = Logger()
+
+
+class Waiting(Protocol):
+    """A connection with a request to process."""
+
+    def process_next(self) -> None:
+        """Process its next request."""
+
+
+class RequestTurns:
+    """Limits the time that requests take in one turn of the reactor, and has those that wait for a later one.
+
+    They wait by client, each connection for one request in each turn: a client that sends many requests, or expensive
+    ones, delays another client by one of them.
+
+    Attributes:
+        left_s: the time that is left in this turn. A connection processes a request at once as long as it is positive,
+            subtracts the time that it takes, and calls `schedule` when none is left.
+    """
+
+    def __init__(self, clock: IReactorTime) -> None:
+        self.left_s = TURN_MAX_S
+        self._clock = clock
+        self._is_scheduled = False
+        self._waiting: FairQueue[Waiting] = FairQueue(sys.maxsize)  # the number of connections is limited
+
+    def add(self, client: str, connection: Waiting) -> None:
+        """Let a connection process its next request in a later turn, once."""
+        self._waiting.add(client, connection)
+        self.schedule()
+
+    def discard(self, client: str, connection: Waiting) -> None:
+        """Let a connection wait no longer; it is lost, perhaps."""
+        self._waiting.discard(client, connection)
+
+    def schedule(self) -> None:
+        """Begin another turn in the next turn of the reactor."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._clock.callLater(0, self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._is_scheduled = False
+        self.left_s = TURN_MAX_S
+        for _ in range(len(self._waiting)):
+            if self.left_s <= 0 or not self._waiting:
+                break
+            try:
+                self._waiting.take().process_next()
+            except Exception:  # noqa: BLE001 - the others must still be processed
+                _log.failure("a request could not be processed")
+        if self._waiting:
+            self.schedule()
