@@ -4,6 +4,7 @@ import ipaddress
 import math
 import os
 import sqlite3
+import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator
@@ -145,7 +146,7 @@ def make_site(root: IResource, *, clock: Clock | None = None, **limits: Any) -> 
     """Return a site for a resource, with a clock that stands still; `limits` are fields of `Limits`."""
     reactor = cast(IReactor, clock or Clock())
     access_log = AccessLog(as_json=False, address_of=_peer, reactor=reactor)
-    with patch("postd.web.server.request_turns.TURN_MAX_S", math.inf):  # as in `InMemoryApi`
+    with patch("postd.web.server.request_turns.TURN_COST", sys.maxsize):  # as in `InMemoryApi`
         return HttpFactory(root, limits=Limits(**limits), access_log=access_log, reactor=reactor)
 
 

@@ -12,7 +12,7 @@ Twisted, beside those of `postd.protocol.http1`, which decodes heads and bodies:
   (`postd.web.server.allowed_hosts`).
 - Heads, bodies, idle connections and clients that do not read a response have a timeout each (`Limits`), however slowly
   bytes arrive. A periodic check of all connections enforces them, without a timer for each request.
-- Requests take some milliseconds in each iteration of the reactor, by turns of the clients
+- Requests take a few milliseconds in each iteration of the reactor, by turns of the clients
   (`postd.web.server.request_turns`). One pipelined request of a connection is processed in each iteration, none while
   the client does not read its responses, and input is read ahead only up to `INPUT_MAX_BYTES`. Stock Twisted continues
   to read behind a paused response, and processes all requests of one read even if the responses cannot be sent.
@@ -29,7 +29,6 @@ Twisted, beside those of `postd.protocol.http1`, which decodes heads and bodies:
 import math
 import re
 from functools import cached_property
-from time import perf_counter
 from typing import Any
 
 from twisted.internet.interfaces import (
@@ -54,6 +53,7 @@ from postd.twisted_private import NoPushProducer, canonical_header_name
 from postd.web.server.connection_states import OPEN, READING, TRANSITIONS, Event, State
 from postd.web.server.interface import Site
 from postd.web.server.request import HttpRequest
+from postd.web.server.request_turns import REQUEST_COST
 from postd.web.server.response_memory import Holding
 from postd.web.server.socket_state import (
     bytes_acknowledged,
@@ -154,7 +154,7 @@ class HttpConnection(Protocol):
             return
         self._buffer = self._buffer + data if self._buffer else data
         if self.state is not _RESPONDING and self._waits_as is None and not self._output_paused:
-            if self.site.turns.left_s > 0:
+            if self.site.turns.left > 0:
                 self._process()
             else:
                 self._process_next_later()
@@ -409,7 +409,7 @@ class HttpConnection(Protocol):
 
     def _process(self) -> None:
         """Process the next request in the buffer, if it is complete."""
-        began = perf_counter()
+        turns, input_bytes = self.site.turns, len(self._buffer)
         try:
             head = self._head or self._decode_head()
             body = None if head is None else self._decode_body()
@@ -423,9 +423,8 @@ class HttpConnection(Protocol):
         except HttpSyntaxError as error:
             self._refuse(error)
         finally:
-            turns = self.site.turns
-            turns.left_s -= perf_counter() - began
-            if turns.left_s <= 0:
+            turns.left -= REQUEST_COST + input_bytes - len(self._buffer)
+            if turns.left <= 0:
                 turns.schedule()
 
     def _decode_head(self) -> Head | None:

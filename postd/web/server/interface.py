@@ -70,7 +70,7 @@ class Site(Protocol):
         secure_fields: returns the header lines of responses over TLS.
         client_of: returns the network by which the client of a request is counted.
         memory: counts the memory of responses that are not read yet.
-        turns: the time of requests in each turn of the reactor.
+        turns: the requests of each turn of the reactor.
     """
 
     reactor: IReactorTime

@@ -1,4 +1,4 @@
-"""The time of requests on the reactor's thread, shared by client."""
+"""The requests that are processed in one turn of the reactor, by client."""
 
 import sys
 from typing import Protocol
@@ -8,8 +8,12 @@ from twisted.logger import Logger
 
 from postd.fair_queue import FairQueue
 
-TURN_MAX_S = 0.005
-"""How long requests are processed in one turn of the reactor; the others wait for the next one."""
+TURN_COST = 100_000
+"""The cost of the requests that are processed in one turn of the reactor, some five milliseconds; the others wait."""
+
+REQUEST_COST = 400
+"""The cost of a request in addition to its length in bytes. The work for an input grows in proportion to its length;
+measuring its time would cost more than counting."""
 
 _log = Logger()
 
@@ -22,18 +26,18 @@ class Waiting(Protocol):
 
 
 class RequestTurns:
-    """Limits the time that requests take in one turn of the reactor, and has those that wait for a later one.
+    """Limits the requests that are processed in one turn of the reactor, and has those that wait for a later one.
 
     They wait by client, each connection for one request in each turn: a client that sends many requests, or expensive
     ones, delays another client by one of them.
 
     Attributes:
-        left_s: the time that is left in this turn. A connection processes a request at once as long as it is positive,
-            subtracts the time that it takes, and calls `schedule` when none is left.
+        left: the cost that is left in this turn. A connection processes a request at once as long as it is positive,
+            subtracts the cost of the request, and calls `schedule` when none is left.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
-        self.left_s = TURN_MAX_S
+        self.left = TURN_COST
         self._clock = clock
         self._is_scheduled = False
         self._waiting: FairQueue[Waiting] = FairQueue(sys.maxsize)  # the number of connections is limited
@@ -55,9 +59,9 @@ class RequestTurns:
 
     def _next_turn(self) -> None:
         self._is_scheduled = False
-        self.left_s = TURN_MAX_S
+        self.left = TURN_COST
         for _ in range(len(self._waiting)):
-            if self.left_s <= 0 or not self._waiting:
+            if self.left <= 0 or not self._waiting:
                 break
             try:
                 self._waiting.take().process_next()

@@ -1,8 +1,8 @@
 """The lines of the access log, for requests on an in-memory connection."""
 
 import json
-import math
 import re
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,7 +56,7 @@ class Connection:
         access_log = self.access_log = AccessLog(as_json=as_json, address_of=lambda _: "192.0.2.7", reactor=self.clock)
         self.room = Room()
         self.site = HttpFactory(self.room, limits=Limits(), access_log=access_log, reactor=self.clock)
-        self.site.turns.left_s = math.inf  # no request waits for the clock
+        self.site.turns.left = sys.maxsize  # no request waits for the clock
         self.transport = MemoryTransport()
         self.channel = connect(self.transport, self.site)
 

@@ -1,6 +1,6 @@
 """The limit of connections per address (reference: Safe by default), over in-memory transports."""
 
-import math
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,7 +41,7 @@ class Server:
             tally=self.tally,
             reactor=self.clock,
         )
-        self.site.turns.left_s = math.inf  # no request waits for the clock
+        self.site.turns.left = sys.maxsize  # no request waits for the clock
         self.reconfigure(self.site.limits, self.clients)
         endpoint: Any = self
         ProxyProtocolEndpoint(endpoint).listen(self.site)

@@ -1,9 +1,9 @@
-"""The time of requests in one turn of the reactor, by client."""
+"""The requests of one turn of the reactor, by client."""
 
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from postd.web.server.request_turns import TURN_MAX_S, RequestTurns
+from postd.web.server.request_turns import TURN_COST, RequestTurns
 from tests.helpers import MemoryTransport, connect
 from tests.web.server.slow_server import GET, SlowServer
 
@@ -20,27 +20,25 @@ class TurnClock(Clock):
 
 
 class Request:
-    """Takes a time when it is processed, and asks for another turn as often as given."""
+    """Has a cost when it is processed, and asks for another turn as often as given."""
 
-    def __init__(
-        self, turns: RequestTurns, name: str, order: list[str], *, seconds: float = 0.0, more: int = 0
-    ) -> None:
+    def __init__(self, turns: RequestTurns, name: str, order: list[str], *, cost: int = 0, more: int = 0) -> None:
         self.turns, self.name, self.order = turns, name, order
-        self.seconds, self.more = seconds, more
+        self.cost, self.more = cost, more
 
     def process_next(self) -> None:
         self.order.append(self.name)
-        self.turns.left_s -= self.seconds
+        self.turns.left -= self.cost
         if self.more:
             self.more -= 1
             self.turns.add(self.name[0], self)
 
 
-def test_requests_beyond_the_time_of_a_turn_wait_by_client() -> None:
+def test_requests_beyond_the_cost_of_a_turn_wait_by_client() -> None:
     clock, order = TurnClock(), list[str]()
     turns = RequestTurns(clock)
     for name in ("a1", "a2", "a3", "b1"):
-        turns.add(name[0], Request(turns, name, order, seconds=TURN_MAX_S * 0.6))
+        turns.add(name[0], Request(turns, name, order, cost=TURN_COST // 2 + 1))
     clock.advance(0)
     assert order == ["a1", "b1"]
     clock.advance(0)
@@ -73,9 +71,9 @@ def test_failing_request_does_not_stop_the_others() -> None:
     assert [event["log_failure"].type for event in events] == [ArithmeticError]
 
 
-def test_request_that_arrives_when_no_time_is_left_is_answered_in_the_next_turn() -> None:
+def test_request_that_arrives_when_no_cost_is_left_is_answered_in_the_next_turn() -> None:
     server = SlowServer()
-    server.site.turns.left_s = 0.0
+    server.site.turns.left = 0
     transport, channel = server.connect()
     channel.dataReceived(GET.replace(b"/post", b"/at-once"))
     assert transport.value() == b""
@@ -86,7 +84,7 @@ def test_request_that_arrives_when_no_time_is_left_is_answered_in_the_next_turn(
 
 def test_lost_connection_does_not_wait() -> None:
     server = SlowServer()
-    server.site.turns.left_s = 0.0
+    server.site.turns.left = 0
     transport = MemoryTransport()
     channel = connect(transport, server.site)
     channel.dataReceived(GET)
