@@ -127,7 +127,7 @@ class Client(threading.Thread):
                 self.disconnect()
             except Exception as error:  # noqa: BLE001 - reported at the end
                 self.storm.problems.append(repr(error))
-                return
+                break
             self.enough.wait(PAUSE_S)
         self.disconnect()
 
@@ -163,7 +163,7 @@ def read(client: Client) -> None:
     storm = client.storm
     if not storm.acknowledged:
         return
-    text, number = storm.random.choice(list(storm.acknowledged.items()))
+    text, number = storm.random.choice(list(storm.acknowledged.copy().items()))
     answer, content = client.ask("GET", f"/post/{number}")
     if answer.status == 503:
         return

@@ -243,17 +243,17 @@ def test_unavailable_redis_is_503_and_forgets_no_proof(tmp_path: Path, issuer: I
 
 
 def age_in_file(folder: Path, redis: RedisServer) -> None:
-    run_sql(folder / "postd.db", "UPDATE nonce_count SET expires = expires - 3600")
+    run_sql(folder / "postd.db", "UPDATE used_proof SET expires = expires - 3600")
 
 
 def count_in_file(folder: Path, redis: RedisServer) -> int:
-    ((count,),) = run_sql(folder / "postd.db", "SELECT count(*) FROM nonce_count")
+    ((count,),) = run_sql(folder / "postd.db", "SELECT count(*) FROM used_proof")
     return int(count)
 
 
 def age_in_redis(folder: Path, redis: RedisServer) -> None:
-    for nonce in redis.ask("ZRANGE", "postd:nonces", 0, -1):
-        redis.ask("ZINCRBY", "postd:nonces", -3600, nonce)
+    for nonce in redis.ask("ZRANGE", "postd:proofs", 0, -1):
+        redis.ask("ZINCRBY", "postd:proofs", -3600, nonce)
 
 
 def count_in_redis(folder: Path, redis: RedisServer) -> int:

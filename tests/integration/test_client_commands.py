@@ -190,6 +190,8 @@ def test_watch_continues_after_a_restart(tmp_path: Path) -> None:
         watching.wait_for(last)
     with Daemon(tmp_path, listen=f"tcp:{port}:interface=127.0.0.1") as daemon:
         run("update", "1", "after", "--url", daemon.url)
+        watching.wait_for("updated 1")  # a replay leaves it out after the next change
+        as_json.wait_for("updated")
         run("delete", "1", "--url", daemon.url)
         watching.wait_for("deleted 1\n")
         as_json.wait_for("deleted")
