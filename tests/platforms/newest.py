@@ -24,11 +24,12 @@ NEWEST = [*{system.suite: system for system in SYSTEMS if system.user is USER}.v
 """For each suite the last one of the table; `.ci/run` itself runs on the first."""
 
 TESTS = """
-tests/client tests/daemon tests/http tests/monitoring tests/net tests/protocol tests/settings tests/store tests/web
-tests/integration/test_daemon.py tests/test_twisted_private.py
+tests/client tests/daemon tests/http tests/monitoring tests/net tests/store tests/web tests/integration/test_daemon.py
+tests/test_twisted_private.py
 """
 """Nearly all that runs in the process of pytest, where a later Python warns, frees and refuses otherwise, and a daemon.
-Without the tests of the guard, of checkers and of the command line, which take as long for calls that these make, too.
+Without the tests of the guard, of checkers, of the command line and of pure functions, which take as long for calls
+that these make, too.
 """
 
 

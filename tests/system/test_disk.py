@@ -81,7 +81,8 @@ def test_upgrade_waits_for_space_for_its_copy(tmp_path: Path, small_disk: Path) 
     assert tables_of(path) == before
     ballast.unlink()
     with Daemon(tmp_path, "--store", f"sqlite:{path}") as daemon:
-        assert f"was upgraded from schema 3 to {NEWEST}; a copy of the old file is {path}.schema-3" in daemon.log
+        upgraded = f"was upgraded from schema 3 to {NEWEST}; a copy of the old file, which has texts of deleted posts,"
+        assert f"{upgraded} is {path}.schema-3" in daemon.log
     copy = small_disk / "posts.db.schema-3"
     assert (copy.stat().st_uid, copy.stat().st_gid) == (NOBODY, NOBODY)  # whoever made it, it can take its place again
     assert tables_of(copy) == before

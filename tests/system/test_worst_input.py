@@ -29,11 +29,12 @@ def test_measurement_beside_hostile_text_prints_latency_and_processor_time() -> 
 
 @pytest.mark.slow
 def test_measurement_beside_heavy_loads_prints_latency_memory_and_descriptors() -> None:
-    result = run_worst_input("--fields", "", "--seconds", "0.5")
+    loads = [[*LOADS][1], [*LOADS][-1]]  # all of them take over a minute
+    result = run_worst_input("--fields", "", "--loads", ",".join(loads), "--seconds", "0.5")
     assert result.returncode in {0, 1}, result.stderr
     rows = {row[0].strip(): row for line in result.stdout.splitlines() if (row := line.split("|")[1:])}
     assert {"peak MiB", "descriptors", "others' p99 ms"} <= {name.strip() for name in rows["load"]}
-    for name in LOADS:
+    for name in loads:
         sent, answered = int(rows[name][1]), int(rows[name][2])
         assert sent > 10, name
         assert (answered > 0) == ("client" not in name), name
