@@ -31,11 +31,9 @@ def bytes_acknowledged(transport: Any) -> int:
     try:
         if handle.family == socket.AF_UNIX:
             return -buffered_bytes(_innermost(transport)) - _ask(handle, termios.TIOCOUTQ)
-        info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        acknowledged: int = _BYTES_ACKED.unpack_from(info, _BYTES_ACKED_OFFSET)[0]
+        return _ask_tcp(handle, _BYTES_ACKED, _BYTES_ACKED_OFFSET)
     except (OSError, struct.error):  # the socket is closed, or an old kernel
         return 0
-    return acknowledged
 
 
 def segment_bytes(transport: Any) -> int:
@@ -44,11 +42,9 @@ def segment_bytes(transport: Any) -> int:
     try:
         if handle is None or handle.family == socket.AF_UNIX:
             return 0
-        info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
-        size: int = _SEGMENT_BYTES.unpack_from(info, _SEGMENT_BYTES_OFFSET)[0]
+        return _ask_tcp(handle, _SEGMENT_BYTES, _SEGMENT_BYTES_OFFSET)
     except (OSError, struct.error):  # the socket is closed
         return 0
-    return size
 
 
 def has_unread(transport: Any) -> bool:
@@ -80,6 +76,13 @@ def end_output(transport: Any) -> None:
     if handle is not None:
         with suppress(OSError):  # the socket is closed
             handle.shutdown(socket.SHUT_WR)
+
+
+def _ask_tcp(handle: socket.socket, field: struct.Struct, offset: int) -> int:
+    """Return a field of the kernel's `tcp_info`."""
+    info = handle.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    value: int = field.unpack_from(info, offset)[0]
+    return value
 
 
 def _ask(handle: socket.socket, request: int) -> int:
