@@ -24,12 +24,13 @@ NEWEST = [*{system.suite: system for system in SYSTEMS if system.user is USER}.v
 """For each suite the last one of the table; `.ci/run` itself runs on the first."""
 
 TESTS = """
-tests/client tests/daemon tests/http tests/monitoring tests/net tests/store tests/web tests/integration/test_daemon.py
+tests/store/memory tests/store/sqlite/test_store.py tests/store/sqlite/test_database.py
+tests/store/sqlite/test_cached_reads.py tests/store/redis/test_store.py tests/web tests/http tests/net/test_tls.py
+tests/net/test_listening.py tests/client/test_posts.py tests/daemon/test_log.py tests/daemon/test_worker_pool.py
 tests/test_twisted_private.py
 """
-"""Nearly all that runs in the process of pytest, where a later Python warns, frees and refuses otherwise, and a daemon.
-Without the tests of the guard, of checkers, of the command line and of pure functions, which take as long for calls
-that these make, too.
+"""What depends on the Python: stores, the front and the views in the process of pytest, where a later Python warns, frees
+and refuses otherwise, TLS, and each private name of Twisted. Other tests make the same calls, or take too long.
 """
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import websocket
-from selenium.common.exceptions import TimeoutException
+from selenium.common.exceptions import TimeoutException, WebDriverException
 from selenium.webdriver import Remote
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
@@ -127,19 +127,25 @@ class Browser(ABC):
         """Press keys."""
         ActionChains(self.driver).send_keys(*keys).perform()
 
+    def wait_until(self, condition: Callable[[], object], expected: str = "") -> None:
+        """Wait until a condition holds.
+
+        A driver has many errors for a page that is replaced while it is read (`StaleElementReferenceException`, or
+        Chromium's "Node with given id does not belong to the document"): the condition is then checked again.
+        """
+        wait = WebDriverWait(self.driver, WAIT_MAX_S, POLL_S, ignored_exceptions=[WebDriverException])
+        try:
+            wait.until(lambda _: condition())
+        except TimeoutException:
+            raise AssertionError(f"{expected} not in time; at {self.path}: {self.text}") from None
+
     def wait_for(self, path: str) -> None:
         """Wait until the browser has loaded the page at a path."""
-        try:
-            WebDriverWait(self.driver, WAIT_MAX_S, POLL_S).until(lambda _: self.path == path and self.is_loaded)
-        except TimeoutException:
-            raise AssertionError(f"not at {path} but at {self.path}: {self.text}") from None
+        self.wait_until(lambda: self.path == path and self.is_loaded, path)
 
     def wait_for_focus(self, name: str) -> None:
         """Wait until an element has the focus: a browser may set it (`autofocus`) some time after loading the page."""
-        try:
-            WebDriverWait(self.driver, WAIT_MAX_S, POLL_S).until(lambda _: self.focused == name)
-        except TimeoutException:
-            raise AssertionError(f"{name!r} does not have the focus, but {self.focused!r}") from None
+        self.wait_until(lambda: self.focused == name, f"focus on {name!r}")
 
     def run_first(self, script: str) -> None:
         """Run a script in each page before its own ones, until `begin_anew`."""

@@ -4,18 +4,16 @@ import base64
 import json
 import subprocess
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, TimeoutException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.integration.daemon import Daemon
-from tests.system.browser import DESK, NARROWEST, PHONE, POLL_S, WAIT_MAX_S, Browser, OpenBrowser
+from tests.system.browser import DESK, NARROWEST, PHONE, WAIT_MAX_S, Browser, OpenBrowser
 from tests.system.chromium import Chromium, open_chromium
 from tests.system.test_browser import IN_CHROMIUM, PASSWORD, add_user, store_session
 
@@ -108,22 +106,12 @@ def browser(one_browser: Browser, others: Others) -> Iterator[Browser]:
     one_browser.begin_anew()
 
 
-def wait_until(condition: Callable[[], object], browser: Browser) -> None:
-    one_page_after_another = [NoSuchElementException, StaleElementReferenceException]
-    try:
-        WebDriverWait(browser.driver, WAIT_MAX_S, POLL_S, ignored_exceptions=one_page_after_another).until(
-            lambda _: condition()
-        )
-    except TimeoutException:
-        raise AssertionError(f"at {browser.path}: {browser.text}") from None
-
-
 def wait_for_text(browser: Browser, text: str) -> None:
-    wait_until(lambda: text in browser.text, browser)
+    browser.wait_until(lambda: text in browser.text)
 
 
 def wait_without(browser: Browser, text: str) -> None:
-    wait_until(lambda: text not in browser.text, browser)
+    browser.wait_until(lambda: text not in browser.text)
 
 
 def find(browser: Browser, selector: str) -> Any:
@@ -168,7 +156,7 @@ def test_keyboard_adds_edits_and_deletes(browser: Browser, others: Others, scrip
         focus(browser, "#post")
         browser.type(text, Keys.TAB, Keys.ENTER)
         wait_for_text(browser, "The post was added.")
-        wait_until(lambda: browser.focused == "post", browser)
+        browser.wait_until(lambda: browser.focused == "post")
         assert typed(browser) == ""
     assert others.texts() == ["First", "Second"]
     post_id = others.posts()[0]["id"]
@@ -178,7 +166,7 @@ def test_keyboard_adds_edits_and_deletes(browser: Browser, others: Others, scrip
     focus(browser, "#post")
     browser.type(Keys.END, " of all", Keys.TAB, Keys.ENTER)
     wait_for_text(browser, "The post was saved.")
-    wait_until(lambda: browser.driver.switch_to.active_element.get_attribute("id") == f"post-{post_id}", browser)
+    browser.wait_until(lambda: browser.driver.switch_to.active_element.get_attribute("id") == f"post-{post_id}")
     assert others.texts() == ["First of all", "Second"]
     focus(browser, f"#post-{post_id} a")
     browser.type(Keys.ENTER)
@@ -186,7 +174,7 @@ def test_keyboard_adds_edits_and_deletes(browser: Browser, others: Others, scrip
     focus(browser, ".danger")
     browser.type(Keys.SPACE)
     wait_for_text(browser, "The post was deleted.")
-    wait_until(lambda: browser.driver.switch_to.active_element.get_attribute("id") == "done", browser)
+    browser.wait_until(lambda: browser.driver.switch_to.active_element.get_attribute("id") == "done")
     assert others.texts() == ["Second"]
     browser.open("/board")  # Firefox's own buttons are between the end of a page and its beginning
     focus(browser, ".quiet")
@@ -216,12 +204,12 @@ def test_other_window_updates_live_and_keeps_typed_text(
         browser.open("/board")
         focus(browser, "#post")
         browser.type("From here <b>&", Keys.TAB, Keys.ENTER)
-        wait_until(lambda: shown(another) == ["From here <b>&", "There before"], another)
+        another.wait_until(lambda: shown(another) == ["From here <b>&", "There before"])
         wait_for_text(another, "1 post added.")
         others.change(kept, "Changed")
-        wait_until(lambda: shown(another) == ["From here <b>&", "Changed"], another)
+        another.wait_until(lambda: shown(another) == ["From here <b>&", "Changed"])
         others.delete(kept)
-        wait_until(lambda: shown(another) == ["From here <b>&"], another)
+        another.wait_until(lambda: shown(another) == ["From here <b>&"])
         others.delete(others.posts()[0]["id"])
         wait_for_text(another, "There are no posts yet.")
         assert typed(another) == "I am typing"
@@ -233,7 +221,7 @@ def test_live_post_has_the_place_and_markup_of_the_list(browser: Browser, others
     browser.open("/board")
     for text in ODD_TEXTS:
         others.add(text)
-    wait_until(lambda: shown(browser) == ODD_TEXTS[::-1], browser)
+    browser.wait_until(lambda: shown(browser) == ODD_TEXTS[::-1])
     markup = """
         const list = document.getElementById("posts").cloneNode(true);
         for (const item of list.children) item.classList.remove("arrived");
@@ -261,15 +249,15 @@ def test_older_page_shows_changes_of_its_own_posts_only(browser: Browser, others
     ids = [others.add(f"Post {n}") for n in range(102)]
     browser.open("/board")
     find(browser, "#older").click()
-    wait_until(lambda: shown(browser) == ["Post 1", "Post 0"], browser)
+    browser.wait_until(lambda: shown(browser) == ["Post 1", "Post 0"])
     others.add("New")
     others.change(ids[50], "Elsewhere")
     others.change(ids[0], "Here")
-    wait_until(lambda: shown(browser) == ["Post 1", "Here"], browser)
+    browser.wait_until(lambda: shown(browser) == ["Post 1", "Here"])
     find(browser, "#newer").click()
-    wait_until(lambda: shown(browser)[0] == "Post 101", browser)
+    browser.wait_until(lambda: shown(browser)[0] == "Post 101")
     find(browser, "#newer").click()
-    wait_until(lambda: shown(browser)[:2] == ["New", "Post 101"], browser)
+    browser.wait_until(lambda: shown(browser)[:2] == ["New", "Post 101"])
 
 
 def test_long_open_page_drops_the_oldest_posts(browser: Browser, others: Others) -> None:
@@ -279,10 +267,10 @@ def test_long_open_page_drops_the_oldest_posts(browser: Browser, others: Others)
     assert not find(browser, "#older").is_displayed()
     for n in range(200):
         others.add(f"Post {n}")
-    wait_until(lambda: shown(browser)[:1] == ["Post 199"], browser)
+    browser.wait_until(lambda: shown(browser)[:1] == ["Post 199"])
     assert shown(browser) == [f"Post {n}" for n in reversed(range(200))]
     find(browser, "#older").click()
-    wait_until(lambda: shown(browser) == ["Second", "First"], browser)
+    browser.wait_until(lambda: shown(browser) == ["Second", "First"])
 
 
 def test_page_reloads_the_list_after_reset(browser: Browser, others: Others) -> None:
@@ -297,10 +285,10 @@ def test_page_reloads_the_list_after_reset(browser: Browser, others: Others) -> 
         asked.extend(url.rpartition("/")[2] for url in browser.requested())
         return len([name for name in asked if name.startswith("events?")]) == 2
 
-    wait_until(listens_again, browser)
+    browser.wait_until(listens_again)
     assert asked[:3] == ["board", "events?after=999999999", "board"]
     others.add("After it")
-    wait_until(lambda: shown(browser) == ["After it", "Hello"], browser)
+    browser.wait_until(lambda: shown(browser) == ["After it", "Hello"])
     assert typed(browser) == "I am typing"
     assert browser.complaints() == []
 
@@ -310,7 +298,7 @@ def test_hidden_page_catches_up_when_shown(browser: Browser, others: Others) -> 
     browser.driver.execute_script(HIDE, True)  # noqa: FBT003 - Selenium's way to hand over arguments
     others.add("Meanwhile")
     browser.driver.execute_script(HIDE, False)  # noqa: FBT003
-    wait_until(lambda: shown(browser) == ["Meanwhile"], browser)
+    browser.wait_until(lambda: shown(browser) == ["Meanwhile"])
 
 
 def test_ended_session_is_announced(browser: Browser, others: Others) -> None:
@@ -400,7 +388,7 @@ def test_search_shows_the_posts_with_a_text(browser: Browser, others: Others) ->
     browser.type(Keys.BACKSPACE * 3, "tea")
     others.add("More tea")
     others.add("More coffee")
-    wait_until(lambda: visible(browser) == ["More tea", "Tea at four"], browser)
+    browser.wait_until(lambda: visible(browser) == ["More tea", "Tea at four"])
     wait_for_text(browser, "2 of 5 posts found.")
     assert browser.driver.switch_to.active_element == query
     browser.type(Keys.ESCAPE)
@@ -441,7 +429,7 @@ def test_empty_board_shows_a_command_that_works(browser: Browser, others: Others
     assert selected == command.text
     # Without a terminal curl reads the password from its input.
     subprocess.run(["bash", "-c", selected], input=f"{PASSWORD}\n".encode(), start_new_session=True, check=True)
-    wait_until(lambda: shown(browser) == ["Hello, world"], browser)
+    browser.wait_until(lambda: shown(browser) == ["Hello, world"])
     assert not command.is_displayed()
     assert find(browser, "#search").is_displayed()
 
@@ -450,17 +438,17 @@ def test_reloaded_list_keeps_focus_and_place(browser: Browser, others: Others) -
     ids = [others.add(f"Post {n}\n\n\n") for n in range(30)]
     browser.run_first(KEEP_STREAM)
     browser.open("/board")
-    wait_until(lambda: browser.driver.execute_script("return window.stream?.readyState === 1"), browser)
+    browser.wait_until(lambda: browser.driver.execute_script("return window.stream?.readyState === 1"))
     focus(browser, f"#post-{ids[-8]} .edit")
     top = browser.driver.execute_script(TOP_OF_FOCUS)
     for n in range(3):
         others.add(f"New {n}\n\n\n")
-    wait_until(lambda: shown(browser)[0].startswith("New 2"), browser)
+    browser.wait_until(lambda: shown(browser)[0].startswith("New 2"))
     assert abs(browser.driver.execute_script(TOP_OF_FOCUS) - top) < 2
     browser.driver.execute_script("document.getElementById('posts').children[2].remove()")  # which the new list has
     browser.driver.execute_script("window.before = document.getElementById('list')")
     browser.driver.execute_script("stream.dispatchEvent(new Event('reset'))")
-    wait_until(lambda: browser.driver.execute_script("return !before.isConnected"), browser)
+    browser.wait_until(lambda: browser.driver.execute_script("return !before.isConnected"))
     assert browser.driver.switch_to.active_element == find(browser, f"#post-{ids[-8]} .edit")
     assert abs(browser.driver.execute_script(TOP_OF_FOCUS) - top) < 2
 
@@ -470,7 +458,7 @@ def meet_states(browser: Browser, others: Others) -> Iterator[str]:
     browser.open("/board")
     yield "empty"
     post_id, *_ = [others.add(text) for text in ODD_TEXTS]
-    wait_until(lambda: find(browser, "#news").text, browser)
+    browser.wait_until(lambda: find(browser, "#news").text)
     yield "live"
     find(browser, "#query").send_keys("two")
     wait_for_text(browser, "1 of 6 posts found.")

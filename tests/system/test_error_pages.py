@@ -4,13 +4,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
-from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.integration.daemon import Daemon
-from tests.system.browser import DESK, NARROWEST, PHONE, POLL_S, WAIT_MAX_S, Browser
+from tests.system.browser import DESK, NARROWEST, PHONE, Browser
 from tests.system.chromium import Chromium
 from tests.system.test_browser import IN_CHROMIUM, PASSWORD, STICKING_OUT, add_user, sign_in
 
@@ -99,9 +97,7 @@ def test_throttled_login_succeeds_after_the_time_that_is_named(browser: Browser)
     fail(browser)
     fail(browser)
     browser.type(PASSWORD, Keys.ENTER)
-    WebDriverWait(browser.driver, WAIT_MAX_S, POLL_S, ignored_exceptions=[WebDriverException]).until(
-        lambda _: alert_in(browser).startswith("Too many failed logins")
-    )
+    browser.wait_until(lambda: alert_in(browser).startswith("Too many failed logins"))
     words = alert_in(browser).split()
     assert words[-4:-2] == ["again", "in"]
     assert 1 <= int(words[-2]) <= WINDOW_S
