@@ -29,7 +29,7 @@ tests/store/sqlite/test_cached_reads.py tests/store/redis/test_store.py tests/we
 tests/net/test_listening.py tests/client/test_posts.py tests/daemon/test_log.py tests/daemon/test_worker_pool.py
 tests/test_twisted_private.py
 """
-"""What depends on the Python: stores, the front and the views in the process of pytest, where a later Python warns, frees
+"""What depends on the Python: stores, the front and views in the process of pytest, where a later Python warns, frees
 and refuses otherwise, TLS, and each private name of Twisted. Other tests make the same calls, or take too long.
 """
 
