@@ -49,11 +49,11 @@ def use_monotonic_clock(reactor: Any) -> None:
     """Make the clock of a reactor, and so all its timers, independent of steps of the wall clock.
 
     Twisted's reactors measure durations by the wall clock: if that is set back by an hour, no timer fires for an hour.
-    To be called at the start of a program. `reactor.seconds()` goes on from its present value, so that it is still a
-    date, as right as the wall clock is now.
+    To be called at the start of a program. If timers are pending, `reactor.seconds()` goes on from its present value;
+    else it becomes `time.monotonic`, which takes a fifth of the time of a function in Python.
     """
     read, offset_s = time.monotonic, reactor.seconds() - time.monotonic()
-    reactor.seconds = lambda: read() + offset_s
+    reactor.seconds = (lambda: read() + offset_s) if reactor.getDelayedCalls() else read
 
 
 _since_boot = partial(time.clock_gettime, time.CLOCK_BOOTTIME)

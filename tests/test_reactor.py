@@ -72,6 +72,11 @@ def test_monotonic_clock_that_is_set_again_goes_on(reactor: Any, wall: WallClock
     assert before <= reactor.seconds() < before + 60
 
 
+def test_clock_without_pending_timers_is_that_of_the_system(reactor: Any) -> None:
+    use_monotonic_clock(reactor)
+    assert reactor.seconds is time.monotonic
+
+
 @pytest.mark.parametrize("is_monotonic", [False, True])
 def test_service_clock_begins_with_the_wall_clock(reactor: Any, wall: WallClock, *, is_monotonic: bool) -> None:
     if is_monotonic:

@@ -2,8 +2,10 @@
 spaces)").
 """
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 
 import orjson
 
@@ -12,7 +14,8 @@ from postd.protocol.gzip import Part, inflate, make_part
 COMMA = b","
 """Before each post of a piece; the first post of a list has a bracket in its place."""
 
-_START = COMMA + b'\n  {\n    "id": '  # occurs nowhere else in a list: JSON has no line breaks in strings
+_ID = b'\n  {\n    "id": '  # occurs nowhere else in a list: JSON has no line breaks in strings
+_START = COMMA + _ID
 
 PIECE_OVERHEAD_BYTES = 512
 """The memory of a piece beside its posts, in bytes."""
@@ -32,6 +35,11 @@ def join_posts(encoded: Sequence[bytes]) -> bytes:
 def last_id(encoded: Sequence[bytes]) -> int:
     """Return the id of the last of some encoded posts."""
     return _id_of(encoded[-1])
+
+
+def last_id_in(text: bytes) -> int:
+    """Return the id of the last post in a text with some."""
+    return _id_of(text, text.rindex(_ID) + len(_ID))
 
 
 def compress_text(text: bytes) -> Part:
@@ -62,7 +70,7 @@ class Piece:
         plain_bytes: the memory of the uncompressed form, in bytes; 0 if only the compressed one is kept.
     """
 
-    __slots__ = ("_held", "_text", "count", "held_bytes", "high", "length", "low", "part", "plain_bytes")
+    __slots__ = ("_held", "_starts", "_text", "count", "held_bytes", "high", "length", "low", "part", "plain_bytes")
 
     def __init__(self, low: int, high: int, text: bytes, count: int, held: Held) -> None:
         self.low, self.high = low, high
@@ -70,6 +78,7 @@ class Piece:
         self.length = len(text)
         self.part: Part | None = None
         self._text: bytes | None = text
+        self._starts: array[int] | None = None  # of the posts in the text, and its end; when they are needed
         self._held, self.held_bytes = held, 0
         self.plain_bytes = PIECE_OVERHEAD_BYTES + self.length
         self._hold(self.plain_bytes)
@@ -102,16 +111,26 @@ class Piece:
             self._text, self.plain_bytes = None, 0
             self._hold(-self.length)
 
-    def posts(self, *, after: int = 0, limit: int | None = None) -> list[bytes]:
-        """Return at most `limit` encoded posts with ids larger than `after`."""
-        if not self.count:
-            return []
+    def cut(self, after: int, limit: int) -> tuple[memoryview, int, bool]:
+        """Return the text of at most `limit` posts with ids larger than `after`, their number, and whether more follow.
+
+        The text is not copied.
+        """
+        text, starts = self.text, self._starts
+        if starts is None:
+            lengths = [len(post) + len(_START) for post in text.split(_START)[1:]]
+            starts = array("I", accumulate(lengths, initial=0))
+            if self._text is not None:
+                self._starts = starts
+                self._hold(starts.itemsize * len(starts))
+        begin = 0
         if after > self.low:
-            posts = self.posts()
-            begin = bisect_right(posts, after, key=_id_of)
-            return posts[begin : None if limit is None else begin + limit]
-        if limit is not None and limit < self.count:
-            return self.text.split(_START, limit + 1)[1 : limit + 1]
+            begin = bisect_right(starts, after, hi=self.count, key=lambda start: _id_of(text, start + len(_START)))
+        end = min(begin + limit, self.count)
+        return memoryview(text)[starts[begin] : starts[end]], end - begin, end < self.count
+
+    def posts(self) -> list[bytes]:
+        """Return the encoded posts."""
         return self.text.split(_START)[1:]
 
     def changed(self, changes: Mapping[int, str | None]) -> list[bytes]:
@@ -130,7 +149,7 @@ class Piece:
         For a few changes that is cheaper than `changed`.
         """
         text, added = self.text, list[tuple[int, str]]()
-        last = _id_of(text, text.rindex(_START) + len(_START)) if self.count else self.low
+        last = last_id_in(text) if self.count else self.low
         for post_id, post in sorted(changes.items()):
             if post is None:
                 return None

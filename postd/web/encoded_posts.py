@@ -137,8 +137,8 @@ class EncodedPosts:
         """Return a piece without posts whose ids are not larger than `after`."""
         if piece.low >= after:
             return piece
-        posts = piece.posts(after=after)
-        return Piece(after, piece.high, join_posts(posts), len(posts), self._held)
+        text, count, _ = piece.cut(after, piece.count)
+        return Piece(after, piece.high, bytes(text), count, self._held)
 
     async def _fill(self, after: int) -> Piece:
         """Read the piece with the posts after an id; it is kept if there is room."""

@@ -8,7 +8,7 @@ from postd.http.responses import JSON, Response, StreamedResponse
 from postd.model import Version
 from postd.store.interface import PostStore
 from postd.web.compression import INLINE_MAX_BYTES, VARY, NegotiatedText, not_modified_if_current
-from postd.web.encoded_piece import COMMA, Piece, encode_posts, join_posts, last_id
+from postd.web.encoded_piece import COMMA, Piece, encode_posts, join_posts, last_id_in
 from postd.web.encoded_posts import EncodedPosts
 from postd.web.fair_work import FairWork
 from postd.web.streamed_list import CLOSING, EMPTY, OPENING, StreamedSnapshot, stream_list
@@ -21,7 +21,7 @@ KEPT_OVERHEAD_BYTES = 2048
 """The memory of a cached response beside its body, in bytes: fields, entity tags."""
 
 SHORT_PAGE_POSTS = 100
-"""Reading a page of up to this many posts costs less than updating the encoded posts for it."""
+"""Reading a page of fewer posts costs less than updating the encoded posts for it."""
 
 Span = tuple[int, int | None]
 """The posts with ids larger than the first number, at most as many as the second one; None: all."""
@@ -84,26 +84,27 @@ class PostLists:
         if limit is None:
             snapshot = await self._posts.snapshot(version, after=after, limit=None)
             return None if snapshot is None else self._make_rest(after, *snapshot)
-        many = limit + 1  # one more than the page, to see whether there are any
         snapshot = None
-        if many > SHORT_PAGE_POSTS or self._posts.is_at(version):
-            snapshot = await self._posts.snapshot(version, after=after, limit=many)
+        if limit >= SHORT_PAGE_POSTS or self._posts.is_at(version):
+            # One more than the page, to see whether there are any.
+            snapshot = await self._posts.snapshot(version, after=after, limit=limit + 1)
+        texts = list[memoryview]()
         if snapshot is None:
-            page = await self._store.list_posts(after=after, limit=many)
-            version, posts = page.version, encode_posts(page.posts)
+            page = await self._store.list_posts(after=after, limit=limit)
+            version, count, more = page.version, len(page.posts), page.more
+            texts.append(memoryview(join_posts(encode_posts(page.posts))))
         else:
             version, pieces = snapshot
-            posts = []
+            count, more = 0, False
             for piece in pieces:
-                posts += piece.posts(after=after, limit=many - len(posts))
-        link = {}
-        if len(posts) == many:
-            posts.pop()
-            link[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (len(posts), last_id(posts))
-        body = _body([join_posts(posts)])
-        text = NegotiatedText(JSON, body, self._headers_at(version, span), link, work=self._work)
-        self._keep(version, span, text, len(body))
-        return text
+                text, added, follows = piece.cut(after, limit - count)
+                texts.append(text)
+                count, more = count + added, more or follows
+        body = _body(texts)
+        link = {b"Link": b'</post?limit=%d&after=%d>; rel="next"' % (count, last_id_in(body))} if more else {}
+        made = NegotiatedText(JSON, body, self._headers_at(version, span), link, work=self._work)
+        self._keep(version, span, made, len(body))
+        return made
 
     def _make_rest(self, after: int, version: Version, pieces: Sequence[Piece]) -> _Kept:
         """Return the responses with all posts after an id."""
@@ -117,7 +118,7 @@ class PostLists:
             own_bytes = sum(piece.length for piece in own)
             self._keep(version, span, kept, own_bytes + _REFERENCE_BYTES * len(sent))
             return kept
-        body = _body([piece.text for piece in sent])
+        body = _body([memoryview(piece.text) for piece in sent])
         text = NegotiatedText(JSON, body, headers, work=self._work)
         self._keep(version, span, text, len(body))
         return text
@@ -141,6 +142,7 @@ class PostLists:
         return {b"ETag": b'"%d-%b%b"' % (version.revision, version.tag.encode(), page), **self._headers}
 
 
-def _body(texts: Sequence[bytes]) -> bytes:
-    text = b"".join(texts)
-    return b"".join([OPENING, text.removeprefix(COMMA), CLOSING]) if text else EMPTY
+def _body(texts: Sequence[memoryview]) -> bytes:
+    """Return the list with the posts of some texts, each with a comma before it."""
+    sent = [text for text in texts if text]
+    return b"".join([OPENING, sent[0][len(COMMA) :], *sent[1:], CLOSING]) if sent else EMPTY

@@ -416,14 +416,14 @@ class ListContract:
         assert spy.posts == 25
 
     @ensureDeferred
-    async def test_first_page_reads_one_piece_alone(self, stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_short_page_reads_its_posts_alone(self, stores: list[Store], monkeypatch: pytest.MonkeyPatch) -> None:
         store = stores[0]
         await import_posts(store, [(n, f"post {n}") for n in range(1, 101)])
         lists, spy = make_lists(store), Spy(store, monkeypatch)
         await get(lists, (0, 3))
-        assert spy.posts == PIECE
+        assert spy.posts == 3
         await get(lists, (50, 3))
-        assert spy.posts == 2 * PIECE
+        assert spy.posts == 6
 
     @ensureDeferred
     async def test_pieces_are_divided_and_joined(self, stores: list[Store]) -> None:
@@ -643,9 +643,10 @@ def test_changed_piece_is_what_encoding_anew_gives(posts: Mapping[int, str], cha
     assert piece.changed(changes) == expected
     assert piece.spliced(changes) in {None, (join_posts(expected), len(expected))}
     for post_id in (0, 1, 15, 50):
-        for limit in (None, 1, 3):
+        for limit in (0, 1, 3, 50):
             later = [text for number, text in zip(sorted(posts), encoded, strict=True) if number > post_id]
-            assert piece.posts(after=post_id, limit=limit) == later[:limit]
+            text, count, follow = piece.cut(post_id, limit)
+            assert (bytes(text), count, follow) == (join_posts(later[:limit]), len(later[:limit]), len(later) > limit)
 
 
 def test_bytes_are_counted_until_a_piece_is_dropped() -> None:

@@ -44,7 +44,7 @@ def bodies(api: InMemoryApi, paths: Sequence[str]) -> list[bytes]:
             (path, [PIECE_POSTS, 0])
             for path in ("/post", "/post?after=4", "/post?limit=200", "/post?after=4&limit=200")
         ),
-        *((path, [4, 4]) for path in ("/post?limit=3", "/post?after=4&limit=3")),
+        *((path, [3, 3]) for path in ("/post?limit=3", "/post?after=4&limit=3")),
     ],
 )
 def test_list_is_read_once_for_each_version(api: InMemoryApi, spans_read: Spans, path: str, limits: list[int]) -> None:

@@ -53,7 +53,7 @@ from postd.twisted_private import NoPushProducer, canonical_header_name
 from postd.web.server.connection_states import OPEN, READING, TRANSITIONS, Event, State
 from postd.web.server.interface import Site
 from postd.web.server.request import HttpRequest
-from postd.web.server.request_turns import REQUEST_COST
+from postd.web.server.request_turns import LOW_COST, REQUEST_COST
 from postd.web.server.response_memory import Holding
 from postd.web.server.socket_state import (
     bytes_acknowledged,
@@ -123,6 +123,7 @@ class HttpConnection(Protocol):
     def __init__(self, site: Site) -> None:
         self.site = self.factory = site
         self._clock = site.reactor
+        self._turns = site.turns
         self._heads = HeadDecoder(canonical_header_name)
         self._buffer = b""
         self._body: list[bytes] = []
@@ -153,8 +154,10 @@ class HttpConnection(Protocol):
         if self.state not in OPEN:
             return
         self._buffer = self._buffer + data if self._buffer else data
+        turns = self._turns
+        turns.left -= len(data)
         if self.state is not _RESPONDING and self._waits_as is None and not self._output_paused:
-            if self.site.turns.left > 0:
+            if turns.left > 0:
                 self._process()
             else:
                 self._process_next_later()
@@ -178,7 +181,7 @@ class HttpConnection(Protocol):
         self._end_response()
         self._free_output()
         if self._waits_as is not None:
-            self.site.turns.discard(self._waits_as, self)
+            self._turns.discard(self._waits_as, self)
             self._waits_as = None
         try:
             if request is not None:
@@ -409,7 +412,10 @@ class HttpConnection(Protocol):
 
     def _process(self) -> None:
         """Process the next request in the buffer, if it is complete."""
-        turns, input_bytes = self.site.turns, len(self._buffer)
+        turns = self._turns
+        turns.left -= REQUEST_COST
+        if turns.left <= LOW_COST:
+            turns.schedule()
         try:
             head = self._head or self._decode_head()
             body = None if head is None else self._decode_body()
@@ -422,10 +428,6 @@ class HttpConnection(Protocol):
                 self.request.process()
         except HttpSyntaxError as error:
             self._refuse(error)
-        finally:
-            turns.left -= REQUEST_COST + input_bytes - len(self._buffer)
-            if turns.left <= 0:
-                turns.schedule()
 
     def _decode_head(self) -> Head | None:
         buffer = self._buffer
@@ -521,7 +523,7 @@ class HttpConnection(Protocol):
     def _process_next_later(self) -> None:
         if self._waits_as is None:
             self._waits_as = self.group or ""
-            self.site.turns.add(self._waits_as, self)
+            self._turns.add(self._waits_as, self)
 
     def process_next(self) -> None:
         """Process the next pipelined request."""

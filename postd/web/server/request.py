@@ -180,10 +180,9 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         if self.channel is None:  # the client has disconnected
             return
         body = response.body if self.method != b"HEAD" else b""
-        memory = self.site.memory
-        if memory.used_bytes and len(body) > UNCOUNTED_MAX_BYTES:
+        if len(body) > UNCOUNTED_MAX_BYTES and self.site.memory.used_bytes:
             try:
-                memory.require_room(self.client_network, (len(body), None, 0))
+                self.site.memory.require_room(self.client_network, (len(body), None, 0))
             except ServerBusyError as error:
                 response = make_error_response(self, error)
                 body = response.body

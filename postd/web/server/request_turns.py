@@ -15,6 +15,9 @@ REQUEST_COST = 400
 """The cost of a request in addition to its length in bytes. The work for an input grows in proportion to its length;
 measuring its time would cost more than counting."""
 
+LOW_COST = TURN_COST // 2
+"""With less left, the next turn is scheduled, so that the requests of several short turns do not wait."""
+
 _log = Logger()
 
 
@@ -33,7 +36,7 @@ class RequestTurns:
 
     Attributes:
         left: the cost that is left in this turn. A connection processes a request at once as long as it is positive,
-            subtracts the cost of the request, and calls `schedule` when none is left.
+            subtracts the length of its input and `REQUEST_COST` for each request, and calls `schedule` at `LOW_COST`.
     """
 
     def __init__(self, clock: IReactorTime) -> None:
