@@ -25,6 +25,9 @@ TURN_MAX_S = 0.002
 RUNNING_MAX = 8
 """How much work may wait for a store in its turn."""
 
+WAITING_MAX = 1024
+"""How much work may wait for a turn; further work is refused."""
+
 T = TypeVar("T")
 
 
@@ -210,17 +213,19 @@ async def _wait(queue: FairQueue[_Waiter], client: str, waiter: _Waiter) -> None
 
 
 class FairTurns:
-    """Time on the reactor's thread: expensive work begins only for some milliseconds in each turn of the reactor.
+    """Time on the reactor's thread for expensive work, such as encoding and compressing lists.
 
-    So a request that is read meanwhile waits for one piece of work of each other client. Work that waits for a store in
-    its turn is limited in number: its results may all arrive together.
+    Such work begins only for some milliseconds in each turn of the reactor: a request that is read meanwhile waits for
+    one piece of work of each other client. Work that waits for a store in its turn is limited in number: its results
+    may all arrive together.
 
     Args:
+        clock: the reactor's.
         max_waiting: limit on the work that waits.
     """
 
-    def __init__(self, clock: IReactorTime, *, max_waiting: int) -> None:
-        self._clock = clock
+    def __init__(self, clock: IReactorTime, *, max_waiting: int = WAITING_MAX) -> None:
+        self.clock = clock
         self._left_s = TURN_MAX_S
         self._running = 0
         self._is_scheduled = False
@@ -253,7 +258,7 @@ class FairTurns:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._clock.callLater(0, self._next_turn)
+            self.clock.callLater(0, self._next_turn)
 
     def _next_turn(self) -> None:
         self._is_scheduled = False

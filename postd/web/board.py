@@ -12,6 +12,7 @@ from shlex import quote
 
 from postd.auth.identity import Identity
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
+from postd.fair_queue import FairTurns
 from postd.http.errors import Problem
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
@@ -20,7 +21,6 @@ from postd.http.urlencoded import decode_form, decode_number, decode_query
 from postd.model import POST_ID_MAX, Post, check_text
 from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.access import SAMPLE_USER, SchemeDescription
-from postd.web.fair_work import FairWork
 from postd.web.idempotency import KEPT_S
 from postd.web.openapi.samples import ORIGIN, SampleRequest, make_curl
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
@@ -51,7 +51,7 @@ class Board:
         store: PostStore,
         clients: PeerResolver,
         scheme: SchemeDescription | None,
-        work: FairWork,
+        work: FairTurns,
         *,
         now: Callable[[], float],
         site_name: str,

@@ -9,22 +9,16 @@ Where `identity` is refused and there is no other representation, the field is d
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
-from twisted.internet.threads import deferToThread
-
-from postd.caching import SingleFlight
 from postd.errors import ServerBusyError
+from postd.fair_queue import FairTurns
 from postd.http.interface import Request
 from postd.http.responses import Response, make_not_modified, make_response
 from postd.protocol.accept import prefers_gzip
 from postd.protocol.gzip import compress
-from postd.web.fair_work import FairWork
 from postd.web.preconditions import has_preconditions, matching_etag
 
 COMPRESSED_MIN_BYTES = 1024
 """Shorter texts are not compressed: they fit into one or two packets."""
-
-INLINE_MAX_BYTES = 64 * 1024
-"""Longer texts, which take more than about a millisecond, are compressed in a thread."""
 
 VARY: Mapping[bytes, bytes] = {b"Vary": b"Accept-Encoding"}
 GZIP: Mapping[bytes, bytes] = {b"Content-Encoding": b"gzip"}
@@ -82,10 +76,9 @@ def _named_forms(request: Request, etag: bytes) -> list[bytes]:
 class NegotiatedText:
     """A fixed text with its responses: plain, gzip (if long enough and smaller) and 304.
 
-    It is compressed on first use, once for all concurrent requests, when it is the turn of the first of their clients.
-    While too many texts wait for that, the plain response is sent. `headers` are those of all responses, `Vary`
-    (`VARY`) and a strong `ETag` included; the compressed representation gets another tag (`gzip_etag`). `more` are
-    those of 200 responses alone (RFC 9110 §15.4.5).
+    It is compressed on first use, when it is the client's turn. While too much work waits, the plain response is sent.
+    `headers` are those of all responses, `Vary` (`VARY`) and a strong `ETag` included; the compressed representation
+    gets another tag (`gzip_etag`). `more` are those of 200 responses alone (RFC 9110 §15.4.5).
     """
 
     def __init__(
@@ -95,7 +88,7 @@ class NegotiatedText:
         headers: Mapping[bytes, bytes],
         more: Mapping[bytes, bytes] = NO_HEADERS,
         *,
-        work: FairWork,
+        work: FairTurns,
     ) -> None:
         self._content_type = content_type
         self._headers, self._more = headers, more
@@ -104,7 +97,6 @@ class NegotiatedText:
         # None before compression; the plain response if compression does not make it smaller.
         self._compressed = self._plain if len(body) < COMPRESSED_MIN_BYTES else None
         self._work = work
-        self._compressing: SingleFlight[None, Response] = SingleFlight()
         self._not_modified: dict[bytes, Response] = {}
 
     async def respond(self, request: Request) -> Response:
@@ -128,16 +120,10 @@ class NegotiatedText:
 
     async def _compress(self, client: str) -> Response:
         try:
-            return await self._compressing.run(None, lambda: self._compress_in_turn(client))
-        except ServerBusyError:
-            return self._compressed or self._plain
-
-    async def _compress_in_turn(self, client: str) -> Response:
-        body = self._plain.body
-        if len(body) <= INLINE_MAX_BYTES:
             async with self._work.turn(client):
-                return self._keep_compressed(compress(body))
-        return self._keep_compressed(await self._work.run_alone(client, lambda: _compress_in_thread(body)))
+                return self._compressed or self._keep_compressed(compress(self._plain.body))
+        except ServerBusyError:
+            return self._plain
 
     def _keep_compressed(self, compressed: bytes) -> Response:
         made = self._plain
@@ -146,7 +132,3 @@ class NegotiatedText:
             made = make_response(HTTPStatus.OK, self._content_type, compressed, headers)
         self._compressed = made
         return made
-
-
-async def _compress_in_thread(body: bytes) -> bytes:
-    return await deferToThread(compress, body)

@@ -8,11 +8,11 @@ from typing import Any
 import orjson
 from klein import Klein
 
+from postd.fair_queue import FairTurns
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, JSON, PAGE_HEADERS, Response
 from postd.web.compression import VARY, NegotiatedText
-from postd.web.fair_work import FairWork
 from postd.web.openapi.document import Schemes, find_routes, make_document
 from postd.web.openapi.samples import ORIGIN
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
@@ -39,7 +39,7 @@ class Docs:
         write: Collection[str],
         clients: PeerResolver,
         site_name: str,
-        work: FairWork,
+        work: FairTurns,
     ) -> None:
         self._applications = (*applications, self.app)
         self._schemes = schemes

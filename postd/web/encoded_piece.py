@@ -111,11 +111,13 @@ class Piece:
             self._text, self.plain_bytes = None, 0
             self._hold(-self.length)
 
-    def cut(self, after: int, limit: int) -> tuple[memoryview, int, bool]:
-        """Return the text of at most `limit` posts with ids larger than `after`, their number, and whether more follow.
+    def cut(self, after: int, limit: int) -> tuple["Piece", bool]:
+        """Return a piece with at most `limit` posts whose ids are larger than `after`, and whether more follow here.
 
-        The text is not copied.
+        It is this piece itself if that has no other posts.
         """
+        if after <= self.low and limit >= self.count:
+            return self, False
         text, starts = self.text, self._starts
         if starts is None:
             lengths = [len(post) + len(_START) for post in text.split(_START)[1:]]
@@ -123,11 +125,10 @@ class Piece:
             if self._text is not None:
                 self._starts = starts
                 self._hold(starts.itemsize * len(starts))
-        begin = 0
-        if after > self.low:
-            begin = bisect_right(starts, after, hi=self.count, key=lambda start: _id_of(text, start + len(_START)))
+        begin = bisect_right(starts, after, hi=self.count, key=lambda start: _id_of(text, start + len(_START)))
         end = min(begin + limit, self.count)
-        return memoryview(text)[starts[begin] : starts[end]], end - begin, end < self.count
+        cut = Piece(max(after, self.low), self.high, text[starts[begin] : starts[end]], end - begin, self._held)
+        return cut, end < self.count
 
     def posts(self) -> list[bytes]:
         """Return the encoded posts."""

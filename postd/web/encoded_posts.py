@@ -14,14 +14,14 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from postd.caching import Semaphore
+from postd.fair_queue import TURN_MAX_S, FairTurns
 from postd.model import POST_ID_MAX, Version
 from postd.store.interface import Page, PostStore
 from postd.web.encoded_piece import Held, Piece, encode_posts, join_posts, last_id
-from postd.web.fair_work import FairWork
 
-PIECE_POSTS = 512
-"""Posts that are read and streamed at a time: about the size of a socket buffer. A piece with more than twice as many
-is split; two adjacent ones with together no more are merged."""
+PIECE_POSTS = 128
+"""Posts that are read, compressed and streamed at a time: compressing them takes 0.2 to 1 ms. A piece with more than
+twice as many is split; two adjacent ones with together no more are merged."""
 
 SNAPSHOT_POSTS = 10_000
 """A list of up to this many posts is read before it is sent, and is always one snapshot."""
@@ -33,10 +33,7 @@ clients that accept gzip, take at most as much again."""
 COMPRESSED_MAX_BYTES = 32 * 1024 * 1024
 """Limit on the further pieces, which are kept compressed: some 850,000 posts more."""
 
-UNKEPT_PIECE_POSTS = 128
-"""Posts that are read and streamed at a time where the pieces are not kept: each client has its own then."""
-
-UNKEPT_PIECE_MAX_BYTES = UNKEPT_PIECE_POSTS * (140 * len(r"\u0001") + 64)
+UNKEPT_PIECE_MAX_BYTES = PIECE_POSTS * (140 * len(r"\u0001") + 64)
 """The largest piece that is not kept, in bytes."""
 
 RETAINED_MAX_BYTES = 16 * 1024 * 1024
@@ -48,9 +45,6 @@ MARGIN_BYTES = 1024 * 1024
 
 SPLICED_MAX = 8
 """With more changes, a piece is split into its posts, which takes some 0.1 ms."""
-
-TURN_MAX_S = 0.002
-"""How long to work before the reactor gets a turn."""
 
 Snapshot = tuple[Version, Sequence[Piece]]
 """Pieces as of one moment, with their version."""
@@ -115,7 +109,7 @@ class EncodedPosts:
             assert self._version is not None
             return (self._version, pieces) if gap is None else None
 
-    async def stream(self, after: int, *, work: FairWork, client: str) -> AsyncGenerator[Piece]:
+    async def stream(self, after: int, *, work: FairTurns, client: str) -> AsyncGenerator[Piece]:
         """Yield pieces with all posts whose ids are larger than `after`.
 
         Each is as of the last read that renewed the pieces, or as of a read of its own if it is not kept; it is read
@@ -130,15 +124,8 @@ class EncodedPosts:
             if piece is None:
                 async with work.turn(client):
                     piece = self._at(after) or await self._fill(after)
-            yield self.starting_after(piece, after)
+            yield piece.cut(after, piece.count)[0]
             after = piece.high
-
-    def starting_after(self, piece: Piece, after: int) -> Piece:
-        """Return a piece without posts whose ids are not larger than `after`."""
-        if piece.low >= after:
-            return piece
-        text, count, _ = piece.cut(after, piece.count)
-        return Piece(after, piece.high, bytes(text), count, self._held)
 
     async def _fill(self, after: int) -> Piece:
         """Read the piece with the posts after an id; it is kept if there is room."""
@@ -149,7 +136,7 @@ class EncodedPosts:
                 piece = self._at(after)
             if piece is not None:
                 return piece
-        page = await self._store.list_posts(after=after, limit=UNKEPT_PIECE_POSTS)
+        page = await self._store.list_posts(after=after, limit=PIECE_POSTS)
         high = page.posts[-1][0] if page.more else POST_ID_MAX
         return Piece(after, high, join_posts(encode_posts(page.posts)), len(page.posts), Held())
 

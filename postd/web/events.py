@@ -19,12 +19,12 @@ from twisted.logger import Logger
 
 from postd.auth.identity import Revalidate
 from postd.errors import ChangesGoneError, ServerBusyError, StoreUnavailableError
+from postd.fair_queue import FairTurns
 from postd.http.interface import Request
 from postd.http.responses import StreamedResponse, make_streamed_response
 from postd.http.urlencoded import decode_query, parse_number
 from postd.model import Change
 from postd.store.interface import PostStore
-from postd.web.fair_work import FairWork
 
 POLL_EVERY_S = 0.1
 """The longest time until a change is noticed."""
@@ -49,7 +49,7 @@ _HEADERS = {
 }
 
 _Turn = Callable[[], AbstractAsyncContextManager[None]]
-"""Returns a context manager that waits for the turn of the client of a stream (`FairWork.turn`)."""
+"""Returns a context manager that waits for the turn of the client of a stream (`FairTurns.turn`)."""
 
 _log = Logger()
 
@@ -78,7 +78,7 @@ class Events:
         self._catching_up = False
 
     async def respond(
-        self, request: Request, revalidate: Revalidate, *, generation: int, work: FairWork
+        self, request: Request, revalidate: Revalidate, *, generation: int, work: FairTurns
     ) -> StreamedResponse:
         """Return the response that streams changes from now on, or after the last event the client has.
 

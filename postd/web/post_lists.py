@@ -1,16 +1,17 @@
 """Lists of posts, complete or by page, made from encoded posts and cached by version (reference: Lists)."""
 
 from collections.abc import Mapping, Sequence
+from sys import maxsize
 
 from postd.caching import SingleFlight
+from postd.fair_queue import FairTurns
 from postd.http.interface import Request
 from postd.http.responses import JSON, Response, StreamedResponse
-from postd.model import Version
+from postd.model import POST_ID_MAX, Version
 from postd.store.interface import PostStore
-from postd.web.compression import INLINE_MAX_BYTES, VARY, NegotiatedText, not_modified_if_current
-from postd.web.encoded_piece import COMMA, Piece, encode_posts, join_posts, last_id_in
+from postd.web.compression import VARY, NegotiatedText, not_modified_if_current
+from postd.web.encoded_piece import COMMA, Held, Piece, encode_posts, join_posts, last_id_in
 from postd.web.encoded_posts import EncodedPosts
-from postd.web.fair_work import FairWork
 from postd.web.streamed_list import CLOSING, EMPTY, OPENING, StreamedSnapshot, stream_list
 
 KEPT_MAX_BYTES = 8 * 1024 * 1024
@@ -19,6 +20,9 @@ KEPT_MAX_BYTES = 8 * 1024 * 1024
 
 KEPT_OVERHEAD_BYTES = 2048
 """The memory of a cached response beside its body, in bytes: fields, entity tags."""
+
+WHOLE_MAX_BYTES = 64 * 1024
+"""A list of up to this many bytes is kept as one text; a longer one refers to the encoded posts."""
 
 SHORT_PAGE_POSTS = 100
 """Reading a page of fewer posts costs less than updating the encoded posts for it."""
@@ -41,7 +45,7 @@ class PostLists:
     for that is streamed. `caching` are the caching fields of all responses.
     """
 
-    def __init__(self, store: PostStore, caching: Mapping[bytes, bytes], *, work: FairWork) -> None:
+    def __init__(self, store: PostStore, caching: Mapping[bytes, bytes], *, work: FairTurns) -> None:
         self._store = store
         self._headers = {**caching, **VARY}
         self._work = work
@@ -81,45 +85,46 @@ class PostLists:
     async def _make_now(self, version: Version, span: Span) -> _Kept | None:
         """Return the responses with a span at a version, or a later one; None if it is too long to be kept."""
         after, limit = span
-        if limit is None:
-            snapshot = await self._posts.snapshot(version, after=after, limit=None)
-            return None if snapshot is None else self._make_rest(after, *snapshot)
         snapshot = None
-        if limit >= SHORT_PAGE_POSTS or self._posts.is_at(version):
+        if limit is None or limit >= SHORT_PAGE_POSTS or self._posts.is_at(version):
             # One more than the page, to see whether there are any.
-            snapshot = await self._posts.snapshot(version, after=after, limit=limit + 1)
-        texts = list[memoryview]()
+            snapshot = await self._posts.snapshot(version, after=after, limit=limit and limit + 1)
         if snapshot is None:
+            if limit is None:
+                return None
             page = await self._store.list_posts(after=after, limit=limit)
-            version, count, more = page.version, len(page.posts), page.more
-            texts.append(memoryview(join_posts(encode_posts(page.posts))))
-        else:
-            version, pieces = snapshot
-            count, more = 0, False
-            for piece in pieces:
-                text, added, follows = piece.cut(after, limit - count)
-                texts.append(text)
-                count, more = count + added, more or follows
-        body = _body(texts)
-        link = {b"Link": b'</post?limit=%d&after=%d>; rel="next"' % (count, last_id_in(body))} if more else {}
-        made = NegotiatedText(JSON, body, self._headers_at(version, span), link, work=self._work)
-        self._keep(version, span, made, len(body))
-        return made
+            text = join_posts(encode_posts(page.posts))
+            piece = Piece(after, POST_ID_MAX, text, len(page.posts), Held())
+            return self._make_kept(page.version, span, [piece], own=[piece], more=page.more)
+        version, pieces = snapshot
+        left, more = maxsize if limit is None else limit, False
+        cuts = list[Piece]()
+        for piece in pieces:
+            cut, follows = piece.cut(after, left)
+            cuts.append(cut)
+            left, more = left - cut.count, more or follows
+        own = [cut for cut, piece in zip(cuts, pieces, strict=True) if cut is not piece]
+        return self._make_kept(version, span, cuts, own=own, more=more)
 
-    def _make_rest(self, after: int, version: Version, pieces: Sequence[Piece]) -> _Kept:
-        """Return the responses with all posts after an id."""
-        span = after, None
-        first = [self._posts.starting_after(piece, after) for piece in pieces[:1]]
-        sent = [piece for piece in (*first, *pieces[1:]) if piece.count]
-        headers = self._headers_at(version, span)
-        if sum(piece.length for piece in sent) > INLINE_MAX_BYTES:
-            own = [] if sent[0] is pieces[0] else sent[:1]  # the others are those of the encoded posts
-            kept = StreamedSnapshot(sent, headers, self._posts, after=after, own=own, work=self._work)
-            own_bytes = sum(piece.length for piece in own)
-            self._keep(version, span, kept, own_bytes + _REFERENCE_BYTES * len(sent))
-            return kept
-        body = _body([memoryview(piece.text) for piece in sent])
-        text = NegotiatedText(JSON, body, headers, work=self._work)
+    def _make_kept(
+        self, version: Version, span: Span, pieces: Sequence[Piece], *, own: Sequence[Piece], more: bool
+    ) -> _Kept:
+        """Return the responses with some pieces, of which all but `own` are those of the encoded posts.
+
+        `more` is whether there are further posts.
+        """
+        sent = [piece for piece in pieces if piece.count]
+        headers, link = self._headers_at(version, span), {}
+        if more:
+            count, last = sum(piece.count for piece in sent), last_id_in(sent[-1].text)
+            link[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (count, last)
+        if sum(piece.length for piece in sent) > WHOLE_MAX_BYTES:
+            own_bytes = sum(piece.length for piece in own) + _REFERENCE_BYTES * len(sent)
+            snapshot = StreamedSnapshot(sent, headers, link, self._posts, after=span[0], own=own, work=self._work)
+            self._keep(version, span, snapshot, own_bytes)
+            return snapshot
+        body = _body([piece.text for piece in sent])
+        text = NegotiatedText(JSON, body, headers, link, work=self._work)
         self._keep(version, span, text, len(body))
         return text
 
@@ -142,7 +147,6 @@ class PostLists:
         return {b"ETag": b'"%d-%b%b"' % (version.revision, version.tag.encode(), page), **self._headers}
 
 
-def _body(texts: Sequence[memoryview]) -> bytes:
+def _body(texts: Sequence[bytes]) -> bytes:
     """Return the list with the posts of some texts, each with a comma before it."""
-    sent = [text for text in texts if text]
-    return b"".join([OPENING, sent[0][len(COMMA) :], *sent[1:], CLOSING]) if sent else EMPTY
+    return b"".join([OPENING, texts[0][len(COMMA) :], *texts[1:], CLOSING]) if texts else EMPTY

@@ -10,6 +10,7 @@ from msgspec import Struct
 from werkzeug.routing import BaseConverter
 
 from postd.auth.identity import always_valid
+from postd.fair_queue import FairTurns
 from postd.http.interface import Request
 from postd.http.responses import JSON, TEXT, Response, StreamedResponse, make_not_modified, make_response
 from postd.http.urlencoded import decode_number, decode_query
@@ -17,7 +18,6 @@ from postd.model import POST_ID_MAX, Post
 from postd.store.interface import PostStore
 from postd.web.body import decode_text
 from postd.web.events import Events
-from postd.web.fair_work import FairWork
 from postd.web.idempotency import IdempotencyKeys
 from postd.web.post_lists import WHOLE, PostLists, Span
 from postd.web.preconditions import check_preconditions, has_preconditions, is_not_modified
@@ -85,7 +85,7 @@ class PostApi:
         self,
         store: PostStore,
         events: Events,
-        work: FairWork,
+        work: FairTurns,
         *,
         now: Callable[[], float],
         private: bool = False,

@@ -20,6 +20,7 @@ from typing import Any
 from msgspec import Struct
 from twisted.web.resource import IResource, Resource
 
+from postd.fair_queue import FairTurns
 from postd.http.driver import ViewResource, error_page
 from postd.http.errors import not_found
 from postd.protect.guard import ProtectedResource
@@ -28,7 +29,6 @@ from postd.web.access import Access
 from postd.web.board import Board
 from postd.web.cors import allow_origins
 from postd.web.events import Events
-from postd.web.fair_work import FairWork
 from postd.web.forward_auth import ForwardAuth, admit
 from postd.web.posts import PostApi
 from postd.web.protected import Home, show_name
@@ -151,7 +151,7 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
         protected.append((page.schemes, resource))
         shown = _folder(page.files) if page.files else ViewResource(show_name)
         by_path[place] = access.protect(shown, page.schemes, resource, page.users)
-    work = FairWork(events.clock)
+    work = FairTurns(events.clock)
     documented = [PostApi.app]
     has_board = "session" in read
     home = Home(access.realm, has_board)

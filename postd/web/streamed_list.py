@@ -3,18 +3,15 @@
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
-from twisted.internet.threads import deferToThread
-
-from postd.caching import SingleFlight
 from postd.errors import ServerBusyError
+from postd.fair_queue import FairTurns
 from postd.http.driver import WRITE_MAX_BYTES
 from postd.http.interface import Request
 from postd.http.responses import JSON, Parts, Response, StreamedResponse, make_streamed_response
 from postd.protocol.gzip import HEADER, Part, Stream, make_part
-from postd.web.compression import GZIP, INLINE_MAX_BYTES, gzip_etag, not_modified_if_current, wants_gzip
+from postd.web.compression import GZIP, gzip_etag, not_modified_if_current, wants_gzip
 from postd.web.encoded_piece import COMMA, Piece, compress_text
 from postd.web.encoded_posts import RETAINED_MAX_BYTES, SNAPSHOT_POSTS, UNKEPT_PIECE_MAX_BYTES, EncodedPosts
-from postd.web.fair_work import FairWork
 
 OPENING, CLOSING, EMPTY = b"[", b"\n]\n", b"[]\n"
 
@@ -26,7 +23,7 @@ _GZIPPED = {text: make_part(text) for text in (OPENING, COMMA, CLOSING, EMPTY)}
 
 
 def stream_list(
-    request: Request, posts: EncodedPosts, after: int, headers: Mapping[bytes, bytes], work: FairWork
+    request: Request, posts: EncodedPosts, after: int, headers: Mapping[bytes, bytes], work: FairTurns
 ) -> StreamedResponse:
     """Return the response with the posts after an id, whose end is not known yet, without `ETag` and length.
 
@@ -54,6 +51,7 @@ class StreamedSnapshot:
         pieces: the posts, none of them empty.
         headers: those of all responses, `Vary` and a strong `ETag` included; the compressed representation gets another
             tag.
+        more: those of 200 responses alone.
         posts: all posts.
         after: the ids of the list are larger.
         own: those of the pieces that only this list has.
@@ -64,23 +62,25 @@ class StreamedSnapshot:
         self,
         pieces: Sequence[Piece],
         headers: Mapping[bytes, bytes],
+        more: Mapping[bytes, bytes],
         posts: EncodedPosts,
         *,
         after: int,
         own: Sequence[Piece],
-        work: FairWork,
+        work: FairTurns,
     ) -> None:
         self._pieces = pieces
-        self._headers = headers
+        self._headers, self._more = headers, more
         self._posts, self._after, self._work = posts, after, work
         self._may_be_streamed = sum(piece.count for piece in pieces) > SNAPSHOT_POSTS
-        # It keeps its own pieces in memory, and after the next change one that has changed.
-        self._held_bytes = sum(piece.length for piece in own) + max(piece.length for piece in pieces)
+        # It keeps its own pieces in memory, and after the next change one of the others.
+        owned = {id(piece) for piece in own}
+        largest_bytes = max((piece.length for piece in pieces if id(piece) not in owned), default=0)
+        self._held_bytes = sum(piece.length for piece in own) + largest_bytes
         # Pieces that are kept compressed are inflated for each client.
         self._inflated_bytes = max((piece.length for piece in pieces if not piece.plain_bytes), default=0)
         self._length = sum(piece.length for piece in pieces) + len(CLOSING)  # OPENING takes the place of a comma
         self._gzipped: _Gzipped | None = None  # until that is needed
-        self._compressing: SingleFlight[None, _Gzipped] = SingleFlight()
 
     async def respond(self, request: Request) -> Response | StreamedResponse:
         """Return the response to GET or HEAD.
@@ -98,7 +98,9 @@ class StreamedSnapshot:
             copied = request.isSecure() or self._inflated_bytes > 0
             body = self._portions(_plain(self._pieces), copied=copied)
             memory = self._inflated_bytes, self, self._held_bytes
-            return make_streamed_response(JSON, body, self._headers, length=self._length, memory=memory)
+            return make_streamed_response(
+                JSON, body, {**self._headers, **self._more}, length=self._length, memory=memory
+            )
         parts, headers, length = gzipped
         body = self._portions(parts, copied=request.isSecure())
         return make_streamed_response(JSON, body, headers, length=length, memory=(0, self, self._held_bytes))
@@ -119,22 +121,16 @@ class StreamedSnapshot:
         yield portion
 
     async def _compress(self, client: str) -> _Gzipped | None:
-        """Compress the pieces when it is the client's turn; return None if too many texts wait for that."""
-
-        async def compress() -> _Gzipped:
-            missing = [piece for piece in self._pieces if piece.part is None]
-            texts = [piece.text for piece in missing]
-            short = sum(map(len, texts)) <= INLINE_MAX_BYTES
-            made = _make_parts(texts) if short else await deferToThread(_make_parts, texts)
-            for piece, part in zip(missing, made, strict=True):
-                piece.keep_part(part)
-            self._gzipped = self._join_parts()
-            return self._gzipped
-
+        """Compress the pieces when it is the client's turn; return None if too much work waits for that."""
         try:
-            return await self._compressing.run(None, lambda: self._work.run_alone(client, compress))
+            for piece in self._pieces:
+                if piece.part is None:
+                    async with self._work.turn(client):
+                        piece.keep_part(piece.part or compress_text(piece.text))
         except ServerBusyError:
             return None
+        self._gzipped = self._gzipped or self._join_parts()
+        return self._gzipped
 
     def _join_parts(self) -> _Gzipped:
         parts = [piece.part for piece in self._pieces if piece.part is not None]
@@ -142,11 +138,7 @@ class StreamedSnapshot:
         lengths = b",".join([b"%d:%d" % (part.length, len(part.deflated)) for part in parts])
         etag = gzip_etag(self._headers[b"ETag"], blake2b(lengths, digest_size=6).hexdigest().encode())
         gzipped = _gzip(parts)
-        return gzipped, {**self._headers, **GZIP, b"ETag": etag}, sum(map(len, gzipped))
-
-
-def _make_parts(texts: Sequence[bytes]) -> list[Part]:
-    return [compress_text(text) for text in texts]
+        return gzipped, {**self._headers, **self._more, **GZIP, b"ETag": etag}, sum(map(len, gzipped))
 
 
 # Not by `_generate` and `_generate_gzip`: asynchronous generators take ten times as long for a piece.
@@ -178,7 +170,7 @@ async def _generate(pieces: AsyncIterable[Piece]) -> AsyncGenerator[Parts]:
     yield [CLOSING if begun else EMPTY]
 
 
-async def _generate_gzip(pieces: AsyncIterable[Piece], work: FairWork, client: str) -> AsyncGenerator[list[bytes]]:
+async def _generate_gzip(pieces: AsyncIterable[Piece], work: FairTurns, client: str) -> AsyncGenerator[list[bytes]]:
     stream, before = Stream(), OPENING
     begun = HEADER
     async for piece in pieces:

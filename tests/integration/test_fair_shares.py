@@ -111,7 +111,7 @@ def test_client_that_reads_nothing_uses_its_share_of_the_memory(daemon: Daemon) 
             assert read_response(other).startswith(b"HTTP/1.1 200 ")
 
 
-def test_responses_that_are_written_whole_are_counted_until_they_are_read(daemon: Daemon) -> None:
+def test_responses_that_are_written_whole_take_little_memory_until_they_are_read(daemon: Daemon) -> None:
     """All but the last portion is read, of the last response of each connection."""
     with ExitStack() as closed:
         statuses = []
@@ -125,7 +125,7 @@ def test_responses_that_are_written_whole_are_counted_until_they_are_read(daemon
             statuses.append(int(received[9:12]))
             while statuses[-1] == 200 and len(received) < 600_000:
                 received += client.recv(65536)
-        assert set(statuses) == {200, 503}
+        assert set(statuses) <= {200, 503}
         assert memory_kib(daemon.process.pid, "VmRSS") < 300 * 1024
 
 

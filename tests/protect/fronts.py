@@ -17,6 +17,7 @@ from twisted.web.resource import IResource, Resource
 from twisted.web.server import Site
 from twisted.web.static import File
 
+from postd.fair_queue import FairTurns
 from postd.http.driver import ViewResource, error_page
 from postd.http.errors import Problem
 from postd.http.stock_request import adapt
@@ -25,7 +26,6 @@ from postd.protect.bearer import METADATA_PATH
 from postd.reactor import IReactor
 from postd.settings.schema import Settings
 from postd.web.events import Events
-from postd.web.fair_work import FairWork
 from postd.web.posts import PostApi
 from postd.web.protected import show_name
 from postd.web.server.factory import HttpFactory
@@ -70,7 +70,7 @@ class StockApi(InMemoryApi):
         self.clock.advance(0)  # it writes the key of nonces
         result_of(starting)
         events, private = Events(self.store, reactor=reactor), "open" not in settings.api.read
-        posts = _Posts(PostApi(self.store, events, FairWork(reactor), now=self.clock.seconds, private=private))
+        posts = _Posts(PostApi(self.store, events, FairTurns(reactor), now=self.clock.seconds, private=private))
         read, write = (
             posts if "open" in rule else self.protect(posts, *rule) for rule in (settings.api.read, settings.api.write)
         )

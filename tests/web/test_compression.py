@@ -2,27 +2,24 @@
 
 import gzip
 import random
-import threading
 import zlib
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
-from pytest_twisted import ensureDeferred
-from twisted.internet import reactor
-from twisted.internet.task import Clock, deferLater
+from twisted.internet.task import Clock
 
+from postd.fair_queue import FairTurns
 from postd.http.driver import ViewResource
 from postd.http.responses import TEXT
 from postd.reactor import IReactor
 from postd.web import compression as compress
-from postd.web.compression import COMPRESSED_MIN_BYTES, INLINE_MAX_BYTES, VARY, NegotiatedText
+from postd.web.compression import COMPRESSED_MIN_BYTES, VARY, NegotiatedText
 from postd.web.events import Events
-from postd.web.fair_work import FairWork
 from postd.web.posts import PostApi
 from postd.web.server.routing import Router
 from tests.helpers import InMemoryApi, Response, forget_own, make_site
-from tests.web.wire import Exchange, Worker, ask, begin
+from tests.web.wire import Worker, ask
 
 GZIP = {"Accept-Encoding": "gzip, deflate, br"}
 STEP_S = 0.01
@@ -44,16 +41,16 @@ def fill(api: InMemoryApi, count: int = 40) -> None:
 
 
 @pytest.fixture
-def threads_used(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
-    """The threads of all compressions, in order."""
-    threads_used: list[threading.Thread] = []
+def compressed(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The texts that are compressed, in order."""
+    compressed: list[bytes] = []
 
     def note(text: bytes) -> bytes:
-        threads_used.append(threading.current_thread())
+        compressed.append(text)
         return gzip.compress(text)
 
     monkeypatch.setattr(compress, "compress", note)
-    return threads_used
+    return compressed
 
 
 @pytest.fixture
@@ -124,12 +121,12 @@ class ListTests:
         assert zipped.header("Cache-Control") == "private, no-store"
         assert unzip(zipped).startswith(b"[\n")
 
-    def test_list_is_compressed_once_per_version(self, full: InMemoryApi, threads_used: list[threading.Thread]) -> None:
+    def test_list_is_compressed_once_per_version(self, full: InMemoryApi, compressed: list[bytes]) -> None:
         for _ in range(3):
             ask(full, "GET", "/post")
-        assert threads_used == []
+        assert compressed == []
         bodies = {ask(full, "GET", "/post", None, GZIP).body for _ in range(3)}
-        assert (len(bodies), len(threads_used)) == (1, 1)
+        assert (len(bodies), len(compressed)) == (1, 1)
 
 
 class NotModifiedTests:
@@ -159,7 +156,7 @@ class NotModifiedTests:
     ) -> None:
         etag = ask(full, "GET", "/post").header("ETag") or ""
         events = Events(full.store, reactor=cast(IReactor, full.clock))
-        api = PostApi(full.store, events, FairWork(full.clock), now=full.clock.seconds)
+        api = PostApi(full.store, events, FairTurns(full.clock), now=full.clock.seconds)
         monkeypatch.setattr(full.store, "list_posts", None)
         worker = Worker(make_site(Router(api), clock=full.clock), full.clock)
         tag = f'{etag[:-1]}{form}"'
@@ -204,7 +201,7 @@ def serve(text: NegotiatedText) -> Worker:
 class NegotiatedTextTests:
     def text(self, body: bytes) -> NegotiatedText:
         return NegotiatedText(
-            TEXT, body, {b"ETag": b'"tag"', b"Cache-Control": b"no-cache", **VARY}, work=FairWork(Clock())
+            TEXT, body, {b"ETag": b'"tag"', b"Cache-Control": b"no-cache", **VARY}, work=FairTurns(Clock())
         )
 
     def test_incompressible_text_is_sent_plain(self) -> None:
@@ -219,26 +216,3 @@ class NegotiatedTextTests:
     def test_compression_begins_at_one_kibibyte(self, length: int, coding: str | None) -> None:
         answer = ask(serve(self.text(b"x" * length)), "GET", "/", None, GZIP)
         assert answer.header("Content-Encoding") == coding
-
-    @ensureDeferred
-    async def test_long_text_is_compressed_once_in_a_thread(self, threads_used: list[threading.Thread]) -> None:
-        body = b"some words, and more " * (INLINE_MAX_BYTES // 10)
-        worker = serve(self.text(body))
-        asked = [begin(worker, "GET", "/", None, GZIP) for _ in range(3)]
-        assert not any(one.has_begun for one in asked)  # the reactor is not blocked
-        asked.pop().disconnect()
-        assert ask(worker, "GET", "/").body == body
-        for one in asked:
-            await until_answered(one)
-            assert unzip(one.response()) == body
-        assert unzip(ask(worker, "GET", "/", None, GZIP)) == body
-        (thread,) = threads_used
-        assert thread is not threading.current_thread()
-
-
-async def until_answered(asked: Exchange) -> None:
-    for _ in range(1000):
-        if asked.has_begun:
-            return
-        await deferLater(cast(IReactor, reactor), STEP_S)
-    raise AssertionError("no answer")

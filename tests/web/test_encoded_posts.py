@@ -17,6 +17,7 @@ from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 
+from postd.fair_queue import FairTurns
 from postd.http.interface import Request
 from postd.http.responses import StreamedResponse
 from postd.model import Version
@@ -28,7 +29,6 @@ from postd.web import encoded_posts
 from postd.web.compression import gzip_etag
 from postd.web.encoded_piece import Held, Piece, encode_posts, join_posts
 from postd.web.encoded_posts import EncodedPosts
-from postd.web.fair_work import FairWork
 from postd.web.post_lists import PostLists, Span
 from tests.redis_server import RedisServer
 from tests.store.contract import import_posts, open_store, texts
@@ -86,7 +86,7 @@ async def get(lists: PostLists, span: Span, **fields: bytes) -> Answer:
 
 
 def stream(posts: EncodedPosts) -> AsyncGenerator[Piece]:
-    return posts.stream(0, work=FairWork(reactor), client="192.0.2.1")
+    return posts.stream(0, work=FairTurns(reactor), client="192.0.2.1")
 
 
 async def body_of(response: StreamedResponse) -> bytes:
@@ -174,12 +174,11 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PIECE_POSTS": PIECE, "SNAPSHOT_POSTS": 30, "MARGIN_BYTES": 0, "TURN_MAX_S": 0}.items():
         monkeypatch.setattr(encoded_posts, name, value)
-    for module in ("post_lists", "streamed_list"):
-        monkeypatch.setattr(f"postd.web.{module}.INLINE_MAX_BYTES", 500)
+    monkeypatch.setattr("postd.web.post_lists.WHOLE_MAX_BYTES", 500)
 
 
 def make_lists(store: PostStore) -> PostLists:
-    return PostLists(store, {}, work=FairWork(reactor))
+    return PostLists(store, {}, work=FairTurns(reactor))
 
 
 def pieces_of(posts: EncodedPosts) -> list[Piece]:
@@ -645,8 +644,8 @@ def test_changed_piece_is_what_encoding_anew_gives(posts: Mapping[int, str], cha
     for post_id in (0, 1, 15, 50):
         for limit in (0, 1, 3, 50):
             later = [text for number, text in zip(sorted(posts), encoded, strict=True) if number > post_id]
-            text, count, follow = piece.cut(post_id, limit)
-            assert (bytes(text), count, follow) == (join_posts(later[:limit]), len(later[:limit]), len(later) > limit)
+            cut, follow = piece.cut(post_id, limit)
+            assert (cut.text, cut.count, follow) == (join_posts(later[:limit]), len(later[:limit]), len(later) > limit)
 
 
 def test_bytes_are_counted_until_a_piece_is_dropped() -> None:

@@ -26,7 +26,6 @@ NO_GZIP = {"Accept-Encoding": "gzip;q=0"}  # treq adds gzip; the lower quality a
 def transport(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> SlowTransport:
     monkeypatch.setattr(encoded_posts, "TURN_MAX_S", float("inf"))  # no waiting for the clock
     monkeypatch.setattr("postd.fair_queue.perf_counter", lambda: 0.0)
-    monkeypatch.setattr("postd.web.streamed_list.INLINE_MAX_BYTES", float("inf"))  # no threads
     writer = api.store.database.writer  # many posts at once, without the write queue
     assert writer is not None
     writer.execute("BEGIN")
