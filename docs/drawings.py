@@ -7,8 +7,11 @@ FLOORS: Sequence[Sequence[tuple[str, str]]] = (
     (("testing", "servers, issuers, users for tests"), ("cli", "the command postd")),
     (("daemon", "processes, signals, reload, composition"),),
     (("schemes", "one module for each authentication scheme"),),
-    (("web", "the API, the board, the HTTP front (web.server)"),),
-    (("protect", "the guard, the HTTP part of each scheme, the form"),),
+    (("web", "the URLs of postd: the API, the board, the pages"),),
+    (
+        ("protect", "the guard, the HTTP part of each scheme"),
+        ("front", "the HTTP server: connections, requests"),
+    ),
     (("http", "requests and responses as values, errors, the driver of coroutines"),),
     (("auth", "credentials to identities"), ("settings", "the settings file"), ("client", "HTTP clients")),
     (("net", "endpoints, TLS, fetching"), ("store", "SQLite, Redis, memory"), ("fair_queue", "turns by client")),
@@ -20,7 +23,7 @@ FLOORS: Sequence[Sequence[tuple[str, str]]] = (
 
 WITHOUT_TWISTED = {"settings", "protocol", "model", "errors", "scheme_names", "linux"}
 
-DIGEST_LANES = ("client", "web.server", "protect", "auth", "store")
+DIGEST_LANES = ("client", "front", "protect", "auth", "store")
 DIGEST_STEPS = (
     (0, 1, "GET /digest, Authorization: Digest …"),
     (1, 1, "decode the head, check Host"),
@@ -36,7 +39,7 @@ DIGEST_STEPS = (
     (1, 0, "200, Authentication-Info; a line in the access log"),
 )
 
-POST_LANES = ("client", "web.server", "web", "store", "writer thread")
+POST_LANES = ("client", "front", "web", "store", "writer thread")
 POST_STEPS = (
     (0, 1, "POST /post, JSON body"),
     (1, 1, "decode head and body, within the limits"),

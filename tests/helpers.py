@@ -28,6 +28,9 @@ from twisted.web.resource import IResource
 from postd.auth.password import HashThreads
 from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
+from postd.front.access_log import AccessLog
+from postd.front.connection import HttpConnection
+from postd.front.factory import HttpFactory
 from postd.protect.guard import ProtectedResource
 from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings
@@ -36,9 +39,7 @@ from postd.settings.values import decode_value
 from postd.store.sqlite.store import MemoryStore
 from postd.store.sqlite.writer_thread import WriterThread
 from postd.web.events import Events
-from postd.web.server.access_log import AccessLog
-from postd.web.server.connection import HttpConnection
-from postd.web.server.factory import HttpFactory
+from postd.web.routing import is_api
 
 FIELD_TEXT = bytes([0x09, *range(0x20, 0x7F), *range(0x80, 0x100)])
 """What the value of a field may consist of (RFC 9110 §5.5); with anything else the whole request is refused."""
@@ -146,8 +147,8 @@ def make_site(root: IResource, *, clock: Clock | None = None, **limits: Any) -> 
     """Return a site for a resource, with a clock that stands still; `limits` are fields of `Limits`."""
     reactor = cast(IReactor, clock or Clock())
     access_log = AccessLog(as_json=False, address_of=_peer, reactor=reactor)
-    with patch("postd.web.server.request_turns.TURN_COST", sys.maxsize):  # as in `InMemoryApi`
-        return HttpFactory(root, limits=Limits(**limits), access_log=access_log, reactor=reactor)
+    with patch("postd.front.request_turns.TURN_COST", sys.maxsize):  # as in `InMemoryApi`
+        return HttpFactory(root, limits=Limits(**limits), access_log=access_log, is_api=is_api, reactor=reactor)
 
 
 def _peer(request: Any) -> str:

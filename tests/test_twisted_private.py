@@ -39,6 +39,7 @@ from twisted.web.static import Data
 from twisted.web.test.requesthelper import DummyRequest
 from zope.interface import Interface
 
+from postd.front.request import HttpRequest
 from postd.protect.guard import Realm
 from postd.protocol.http1.head import Head
 from postd.twisted_private import (
@@ -65,7 +66,6 @@ from postd.twisted_private import (
     systemd_sockets,
     take_adopted_socket,
 )
-from postd.web.server.request import HttpRequest
 from tests.helpers import make_certificate
 
 GONE = Failure(ConnectionDone())

@@ -21,6 +21,8 @@ from postd.daemon.settings_checks import describe_hosts, spoofing_problem
 from postd.daemon.systemd import SystemdNotifier
 from postd.daemon.worker_pool import WorkerPool
 from postd.errors import ConfigError
+from postd.front.allowed_hosts import Hosts
+from postd.front.factory import HttpFactory
 from postd.http.peer import PeerResolver
 from postd.monitoring.health import Health
 from postd.net.listening import Listener, certificate_warnings, close, take_over_socket_locks
@@ -28,8 +30,6 @@ from postd.reactor import IReactor
 from postd.scheme_names import SCHEMES
 from postd.settings.loading import LoadedSettings, keep_unreloadable
 from postd.settings.schema import Settings
-from postd.web.server.allowed_hosts import Hosts
-from postd.web.server.factory import HttpFactory
 
 STATUS_CHECK_EVERY_S = 1.0
 """How often the status that systemd shows is updated."""

@@ -15,6 +15,9 @@ from postd.daemon import resources
 from postd.daemon.authentication import Authentication
 from postd.daemon.settings_checks import exposure_problem
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
+from postd.front.access_log import AccessLog
+from postd.front.allowed_hosts import Hosts
+from postd.front.factory import HttpFactory
 from postd.monitoring.health import OK, Health
 from postd.monitoring.tally import Metrics, Tally
 from postd.net import listening
@@ -26,9 +29,7 @@ from postd.store.interface import Store
 from postd.store.opening import open_store
 from postd.web.events import Events
 from postd.web.routes import ProtectedPage, make_root
-from postd.web.server.access_log import AccessLog
-from postd.web.server.allowed_hosts import Hosts
-from postd.web.server.factory import HttpFactory
+from postd.web.routing import is_api
 
 STORE_WAIT_MAX_S = 1.0
 """How long the first clients wait for the store; after that, requests get 503 until it answers."""
@@ -79,7 +80,7 @@ class ServerParts:
         self.events = Events(self.store, reactor=reactor)
         self.authentication = Authentication(loaded, self.store, clock=clock, reactor=reactor)
         root = make_tree(settings, self.store, self.events, self.authentication)
-        self.site = HttpFactory(root, limits=settings.limits, tally=self.tally, reactor=reactor)
+        self.site = HttpFactory(root, limits=settings.limits, tally=self.tally, is_api=is_api, reactor=reactor)
         self._renew_site(root)
 
     def _renew_site(self, root: IResource) -> None:

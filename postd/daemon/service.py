@@ -12,6 +12,7 @@ from postd.daemon.operations import Operations, admin_hosts
 from postd.daemon.server import Server, ServerParts, StartCallbacks, refuse_exposure
 from postd.daemon.worker_pool import WorkerPool
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
+from postd.front.factory import HttpFactory
 from postd.net import listening
 from postd.net.endpoints import check_endpoint, make_unused_factory
 from postd.net.listening import Listener
@@ -20,8 +21,7 @@ from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings, count_workers
 from postd.settings.schema import Settings
 from postd.store.opening import open_store
-from postd.web.server.factory import HttpFactory
-from postd.web.server.routing import Router
+from postd.web.routing import Router
 
 _log = Logger()
 

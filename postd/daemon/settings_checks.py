@@ -14,7 +14,7 @@ from postd.settings.schema import Settings
 
 
 def describe_hosts(settings: Settings, *, local: bool, admin: bool = False) -> str:
-    """Return a description of the hosts that a listener serves (`postd.web.server.allowed_hosts`).
+    """Return a description of the hosts that a listener serves (`postd.front.allowed_hosts`).
 
     Args:
         settings: those in force.

@@ -37,6 +37,9 @@ from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_response, ph
 RETRY_AFTER_S = 1
 """`Retry-After` of temporary errors, in seconds."""
 
+NOT_OUR_HOST = "This server does not answer requests for this host; its operator can add the host to the setting hosts."
+"""The detail of a 421."""
+
 _log = Logger()
 
 

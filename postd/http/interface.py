@@ -1,6 +1,6 @@
 """The interface of requests to views, guard and log.
 
-`postd.web.server.request.HttpRequest` provides it, `postd.http.stock_request.StockRequest` adapts stock requests to it.
+`postd.front.request.HttpRequest` provides it, `postd.http.stock_request.StockRequest` adapts stock requests to it.
 """
 
 from typing import Any, Protocol

@@ -6,7 +6,7 @@ from http import HTTPStatus
 from postd.http.responses import TEXT, Response, make_response
 from postd.monitoring.exposition import CONTENT_TYPE, encode
 from postd.monitoring.health import Health
-from postd.web.server.routing import Application
+from postd.web.routing import Application
 
 _HEADERS = {b"Cache-Control": b"no-store"}
 

@@ -25,7 +25,7 @@ from postd.web.idempotency import KEPT_S
 from postd.web.openapi.samples import ORIGIN, SampleRequest, make_curl
 from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
-from postd.web.server.routing import Application
+from postd.web.routing import Application
 
 PAGE_POSTS = 100
 """Limit on the posts of a page."""

@@ -18,7 +18,7 @@ from twisted.web.server import NOT_DONE_YET
 from postd.http.errors import Problem, not_found
 from postd.http.responses import encode_header, make_no_content
 from postd.protect.guard import is_preflight
-from postd.web.api_paths import API_SEGMENTS
+from postd.web.routing import API_SEGMENTS
 
 ALL = "*"
 """Allows every origin."""

@@ -16,7 +16,7 @@ from postd.web.compression import VARY, NegotiatedText
 from postd.web.openapi.document import Schemes, find_routes, make_document
 from postd.web.openapi.samples import ORIGIN
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page
-from postd.web.server.routing import Application
+from postd.web.routing import Application
 
 ORIGINS_MAX = 8
 """Limit on the pages that are kept: one for each origin, of some 100 kB."""

@@ -3,7 +3,7 @@
 All subscribers of a process share one poll of the store's change log, ten times a second while there are any. That
 also finds the changes of other workers and nodes, without messages between them. Each change is encoded once. A slow
 subscriber delays no other: it is sent nothing until it has read, then catches up from the change log. The connection
-times out if it reads nothing (`postd.web.server.connection`).
+times out if it reads nothing (`postd.front.connection`).
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable

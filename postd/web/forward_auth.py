@@ -14,7 +14,7 @@ from twisted.logger import Logger
 from twisted.web.resource import IResource
 
 from postd.auth.identity import AuthenticationResult
-from postd.http.errors import Problem, not_found
+from postd.http.errors import NOT_OUR_HOST, Problem, not_found
 from postd.http.interface import NativeRequest, Request
 from postd.http.pages import wants_html
 from postd.http.responses import TEXT, Response, make_redirect, make_response
@@ -23,7 +23,6 @@ from postd.protocol.host import normalize_host
 from postd.protocol.http1.head import Fields, is_host
 from postd.protocol.http1.syntax import TOKEN
 from postd.protocol.local_path import LOCAL_PATH_MAX_BYTES
-from postd.web.server.allowed_hosts import NOT_OUR_HOST
 
 _FORWARDED = (b"X-Forwarded-Method", b"X-Forwarded-Uri")  # of Caddy and Traefik, which pass redirects on
 _ORIGINAL = (b"X-Original-Method", b"X-Original-Uri")  # of nginx, which does not

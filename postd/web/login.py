@@ -1,7 +1,7 @@
 """The routes of the form for signing in (spec: Form-login paths); `/home` is a protected page."""
 
 from postd.protect.login import LoginViews
-from postd.web.server.routing import Application
+from postd.web.routing import Application
 
 
 class LoginPages(LoginViews):

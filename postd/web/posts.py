@@ -21,7 +21,7 @@ from postd.web.events import Events
 from postd.web.idempotency import IdempotencyKeys
 from postd.web.post_lists import WHOLE, PostLists, Span
 from postd.web.preconditions import check_preconditions, has_preconditions, is_not_modified
-from postd.web.server.routing import Application
+from postd.web.routing import Application
 
 LIMIT_MAX = 1000
 """The largest `?limit` of a page."""

@@ -7,7 +7,7 @@ from postd.http.interface import Request
 from postd.http.responses import Response
 from postd.protect.bearer import METADATA_PATH, AcceptedTokens
 from postd.protect.guard import ProtectedResource
-from postd.web.server.routing import Application
+from postd.web.routing import Application
 
 
 class ResourceMetadata:

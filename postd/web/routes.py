@@ -32,7 +32,7 @@ from postd.web.events import Events
 from postd.web.forward_auth import ForwardAuth, admit
 from postd.web.posts import PostApi
 from postd.web.protected import Home, show_name
-from postd.web.server.routing import Router
+from postd.web.routing import Router
 
 _NOT_FOUND = error_page(not_found())
 

@@ -15,8 +15,8 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import LogEvent
 
 from postd.daemon.log import FORMATS, LINE_MAX_BYTES
-from postd.web.server.access_log import AccessLog
-from postd.web.server.interface import AnsweredRequest
+from postd.front.access_log import AccessLog
+from postd.front.interface import AnsweredRequest
 from tests.helpers import IS_THOROUGH, InMemoryApi
 from tests.web.clients import PASSWORD, Proof, ask_raw, basic, make_api, recorded_log
 

@@ -19,6 +19,7 @@ from twisted.web.static import Data
 from postd.auth.bearer import BearerChecker
 from postd.auth.bearer import Issuer as Trusted
 from postd.auth.portal import CoroutinePortal
+from postd.front.factory import HttpFactory
 from postd.http.peer import PeerResolver
 from postd.protect.bearer import AcceptedTokens, BearerCredentialFactory
 from postd.protect.guard import Guard, ProtectedResource, Realm
@@ -26,7 +27,6 @@ from postd.protocol.jwt import TokenPolicy
 from postd.reactor import IReactor
 from postd.settings.schema import Limits
 from postd.settings.values import ByteCount
-from postd.web.server.factory import HttpFactory
 from tests.issuer import INTROSPECTION, Issuer, Key
 
 AUDIENCE = "https://api.example"

@@ -14,13 +14,13 @@ from bench.hostile import FIELDS, patterns
 from bench.soaking.server import PASSWORD as WRITER_PASSWORD
 from bench.soaking.server import USERS as WRITERS
 from tests.forgeries import SECRETS, make_forgeries, make_good_tokens, make_keys
+from tests.front.test_smuggling import SENT, talk
 from tests.integration.daemon import Daemon
 from tests.integration.logins import DigestUser
 from tests.integration.test_bearer import AUDIENCE, Wire, bearer, bearer_table, check_log
 from tests.integration.test_logins import PASSWORD, write_users
 from tests.issuer import INTROSPECTION, Issuer, Key
 from tests.test_providers import TOKENS
-from tests.web.server.test_smuggling import SENT, talk
 
 # What Twisted itself causes when it is imported: twisted.web.static, as in pyproject.toml, and, up to Python 3.12,
 # conch, imported as twistd lists plugins.

@@ -20,10 +20,10 @@ from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from postd.front.socket_state import unsent_bytes
 from postd.net.transports import AT_ONCE_MAX_BYTES, HELD_MAX, LONG_SENDS_PER_TURN, poll_together
 from postd.reactor import IReactor
 from postd.twisted_private import buffered_bytes
-from postd.web.server.socket_state import unsent_bytes
 
 
 class TurnReactor:

@@ -17,7 +17,7 @@ from twisted.web.resource import IResource, Resource
 from twisted.web.server import Site
 from twisted.web.static import File
 
-from postd.fair_queue import FairTurns
+from postd.front.factory import HttpFactory
 from postd.http.driver import ViewResource, error_page
 from postd.http.errors import Problem
 from postd.http.stock_request import adapt
@@ -28,8 +28,7 @@ from postd.settings.schema import Settings
 from postd.web.events import Events
 from postd.web.posts import PostApi
 from postd.web.protected import show_name
-from postd.web.server.factory import HttpFactory
-from postd.web.server.routing import Router
+from postd.web.routing import Router
 from tests.helpers import InlineHashThreads, InMemoryApi, Response, make_site, result_of
 from tests.web import test_posts
 

@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.task import Clock
 from twisted.logger import LogEvent, capturedLogs, eventAsJSON, eventAsText
 
-from postd.web.server.factory import HttpFactory
+from postd.front.factory import HttpFactory
 from tests.helpers import InMemoryApi, Response
 from tests.web.wire import Worker, begin_raw
 

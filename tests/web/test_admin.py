@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from postd.monitoring.health import Health
 from postd.monitoring.tally import Metrics
 from postd.web.admin import Admin
-from postd.web.server.routing import Router
+from postd.web.routing import Router
 from tests.helpers import Response, make_site
 from tests.web.clients import ask_raw
 

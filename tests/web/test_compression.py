@@ -17,7 +17,7 @@ from postd.web import compression as compress
 from postd.web.compression import COMPRESSED_MIN_BYTES, VARY, NegotiatedText
 from postd.web.events import Events
 from postd.web.posts import PostApi
-from postd.web.server.routing import Router
+from postd.web.routing import Router
 from tests.helpers import InMemoryApi, Response, forget_own, make_site
 from tests.web.wire import Worker, ask
 

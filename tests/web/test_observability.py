@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from postd.monitoring.exposition import FAMILIES, encode
 from postd.monitoring.tally import Metrics
 from postd.web.posts import PostApi
-from postd.web.server.routing import VARIABLE
+from postd.web.routing import VARIABLE
 
 ETC = Path(__file__).parent.parent.parent / "etc"
 DASHBOARD = json.loads((ETC / "grafana-dashboard.json").read_text())

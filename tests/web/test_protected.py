@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 from twisted.logger import capturedLogs
 from twisted.web.static import File
 
-from postd.web.server.connection import HttpConnection
-from postd.web.server.request import SEGMENTS_MAX
+from postd.front.connection import HttpConnection
+from postd.front.request import SEGMENTS_MAX
 from tests.helpers import FIELD_TEXT, InMemoryApi, Response, SlowTransport, connect, forget_own, make_shared_folder
 from tests.web.wire import ask, begin, user_line
 

@@ -13,8 +13,8 @@ from twisted.internet.interfaces import IAddress, ISSLTransport
 from twisted.internet.task import Clock
 from zope.interface import alsoProvides
 
-from postd.web.server.connection import HttpConnection
-from postd.web.server.factory import HttpFactory
+from postd.front.connection import HttpConnection
+from postd.front.factory import HttpFactory
 from tests.helpers import MemoryTransport, Response, connect
 
 FORM = "application/x-www-form-urlencoded"

@@ -9,7 +9,6 @@ from klein import Klein
 
 from postd.http.responses import phrase
 from postd.web.access import SchemeDescription
-from postd.web.api_paths import is_api
 from postd.web.openapi import about, board, login, posts
 from postd.web.openapi.components import (
     ERROR_HEADERS,
@@ -28,7 +27,7 @@ from postd.web.openapi.components import (
     Rule,
 )
 from postd.web.openapi.samples import SampleRequest, make_samples
-from postd.web.server.routing import VARIABLE
+from postd.web.routing import VARIABLE, is_api
 
 SECTIONS = (
     ("Posts", "Short texts, each with a number.", posts.OPERATIONS),

@@ -1,4 +1,4 @@
-"""Chunked bodies (RFC 9112 §7.1); tests/web/server has whole connections."""
+"""Chunked bodies (RFC 9112 §7.1); tests/front has whole connections."""
 
 import pytest
 from hypothesis import given

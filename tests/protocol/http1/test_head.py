@@ -1,4 +1,4 @@
-"""Heads, each with one interpretation or refused (RFC 9112); tests/web/server has whole connections."""
+"""Heads, each with one interpretation or refused (RFC 9112); tests/front has whole connections."""
 
 import tracemalloc
 from itertools import product

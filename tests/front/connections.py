@@ -10,8 +10,8 @@ from twisted.internet.task import Clock
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
+from tests.front.corpus import MAX_BODY_BYTES
 from tests.helpers import MemoryTransport, make_site
-from tests.web.server.corpus import MAX_BODY_BYTES
 
 _ABSOLUTE_FORM = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE)
 

@@ -5,9 +5,9 @@ from collections.abc import Collection, Sequence
 import pytest
 from msgspec import Struct
 
-from tests.web.server import grammar
-from tests.web.server.connections import Ours, Stock, in_bytes
-from tests.web.server.corpus import AT_ONCE, HIDING, HOSTILE, ODD, PLAIN, REFUSABLE, Case
+from tests.front import grammar
+from tests.front.connections import Ours, Stock, in_bytes
+from tests.front.corpus import AT_ONCE, HIDING, HOSTILE, ODD, PLAIN, REFUSABLE, Case
 
 UNAMBIGUOUS = (*PLAIN, *ODD, *HOSTILE, *AT_ONCE, *HIDING)
 """Inputs that can be read in one way only, or not at all."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from postd.web.server.socket_state import bytes_acknowledged, has_unread
+from postd.front.socket_state import bytes_acknowledged, has_unread
 from tests.helpers import PATIENCE_S, MemoryTransport
 
 DEADLINE_S = PATIENCE_S

@@ -27,6 +27,7 @@ from msgspec import Struct
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
+from postd.front.interface import AnsweredRequest
 from postd.http.interface import Request
 from postd.http.redaction import (
     USER_MAX_CHARS,
@@ -38,7 +39,6 @@ from postd.http.redaction import (
     show_target,
     show_user,
 )
-from postd.web.server.interface import AnsweredRequest
 
 DELAY_S = 0.1
 """How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""

@@ -10,7 +10,7 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from zope.interface import alsoProvides
 
-from postd.web.server.connection import HttpConnection
+from postd.front.connection import HttpConnection
 from tests.helpers import MemoryTransport, connect, make_site
 
 BUFFER_BYTES = 64 * 1024

@@ -9,11 +9,11 @@ Twisted, beside those of `postd.protocol.http1`, which decodes heads and bodies:
 - A body over the limit is refused by its `Content-Length`, or when it passes the limit (reference: Post API): 413 is
   sent before the body is read, without `100 Continue`. Bodies are kept in memory, which the limit bounds.
 - A request for a host that is not allowed is refused once its head is decoded, before its body is read
-  (`postd.web.server.allowed_hosts`).
+  (`postd.front.allowed_hosts`).
 - Heads, bodies, idle connections and clients that do not read a response have a timeout each (`Limits`), however slowly
   bytes arrive. A periodic check of all connections enforces them, without a timer for each request.
 - Requests take a few milliseconds in each iteration of the reactor, by turns of the clients
-  (`postd.web.server.request_turns`). One pipelined request of a connection is processed in each iteration, none while
+  (`postd.front.request_turns`). One pipelined request of a connection is processed in each iteration, none while
   the client does not read its responses, and input is read ahead only up to `INPUT_MAX_BYTES`. Stock Twisted continues
   to read behind a paused response, and processes all requests of one read even if the responses cannot be sent.
 - A client may half-close the connection after its requests (as `nc -N` does) and gets its responses. Stock Twisted
@@ -21,7 +21,7 @@ Twisted, beside those of `postd.protocol.http1`, which decodes heads and bodies:
   has no end of its own, ends with the client's side of the connection.
 - A client that acknowledges less than `READ_MIN_BYTES_PER_S` while it has something to read is disconnected. Stock
   Twisted waits for a client that reads nothing for as long as the connection lasts.
-- The memory of responses that clients have not read is counted (`postd.web.server.response_memory`).
+- The memory of responses that clients have not read is counted (`postd.front.response_memory`).
 - When the server stops, responses have `Connection: close`, requests in progress finish, and idle connections are
   closed. Stock Twisted drops them all, with pending responses.
 """
@@ -44,18 +44,12 @@ from twisted.python.failure import Failure
 from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
-from postd.http.errors import Problem
-from postd.http.responses import NO_MEMORY, Parts, Response, StreamedResponse
-from postd.protocol.http1.chunked import ChunkedDecoder, body_too_large
-from postd.protocol.http1.head import HEAD_END, Head, HeadDecoder, PartialHead, decode_method_and_target
-from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
-from postd.twisted_private import NoPushProducer, canonical_header_name
-from postd.web.server.connection_states import OPEN, READING, TRANSITIONS, Event, State
-from postd.web.server.interface import Site
-from postd.web.server.request import HttpRequest
-from postd.web.server.request_turns import LOW_COST, REQUEST_COST
-from postd.web.server.response_memory import Holding
-from postd.web.server.socket_state import (
+from postd.front.connection_states import OPEN, READING, TRANSITIONS, Event, State
+from postd.front.interface import Site
+from postd.front.request import HttpRequest
+from postd.front.request_turns import LOW_COST, REQUEST_COST
+from postd.front.response_memory import Holding
+from postd.front.socket_state import (
     bytes_acknowledged,
     end_output,
     has_unread,
@@ -63,6 +57,12 @@ from postd.web.server.socket_state import (
     unsent_bytes,
     unsent_memory,
 )
+from postd.http.errors import Problem
+from postd.http.responses import NO_MEMORY, Parts, Response, StreamedResponse
+from postd.protocol.http1.chunked import ChunkedDecoder, body_too_large
+from postd.protocol.http1.head import HEAD_END, Head, HeadDecoder, PartialHead, decode_method_and_target
+from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
+from postd.twisted_private import NoPushProducer, canonical_header_name
 
 LINGER_S = 2
 """How long a client whose request was refused may go on sending before the connection is aborted."""
@@ -318,7 +318,7 @@ class HttpConnection(Protocol):
         self.write_response(b"HTTP/1.1 %b %b\r\n%b" % (code, reason, extra_headers), headers, b"")
 
     def hold(self, response: Response | StreamedResponse) -> None:
-        """Hold the memory of the response that is about to be sent (`postd.web.server.interface.Connection`)."""
+        """Hold the memory of the response that is about to be sent (`postd.front.interface.Connection`)."""
         assert self.request is not None
         client, memory = self.request.client_network, response.memory
         self.site.memory.require_room(client, memory)

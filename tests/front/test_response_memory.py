@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postd.errors import ServerBusyError
+from postd.front.response_memory import Holding, ResponseMemory
 from postd.http.responses import Memory
-from postd.web.server.response_memory import Holding, ResponseMemory
 
 MAX = 8000
 SHARE = MAX // 8

@@ -18,9 +18,9 @@ from postd.errors import StoreBusyError, StoreFullError, StoreUnavailableError
 from postd.http.errors import Problem
 from postd.http.responses import TEXT, Response, StreamedResponse, make_response, make_streamed_response
 from postd.model import POST_ID_MAX
+from postd.web import routing
 from postd.web.posts import PostIdConverter
-from postd.web.server import routing
-from postd.web.server.routing import Application, Router
+from postd.web.routing import Application, Router
 from tests.helpers import MemoryTransport, connect, make_site
 
 

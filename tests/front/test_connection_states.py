@@ -9,8 +9,8 @@ from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
-from postd.web.server.connection import HttpConnection
-from postd.web.server.connection_states import TRANSITIONS, Event, State
+from postd.front.connection import HttpConnection
+from postd.front.connection_states import TRANSITIONS, Event, State
 from tests.helpers import MemoryTransport, connect, make_site
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from postd.web.server.connection import LINGER_S, READ_MIN_BYTES_PER_S, READ_WINDOW_MIN_S, HttpConnection
-from tests.web.server.slow_server import BUFFER_BYTES, GET, STEP_S, BufferedTransport, SlowServer
+from postd.front.connection import LINGER_S, READ_MIN_BYTES_PER_S, READ_WINDOW_MIN_S, HttpConnection
+from tests.front.slow_server import BUFFER_BYTES, GET, STEP_S, BufferedTransport, SlowServer
 from tests.web.wire import decode_response
 
 HEADER_S, BODY_S, IDLE_S = 10.0, 30.0, 60.0
@@ -322,7 +322,7 @@ class StalledClientTests:
     def taken(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         """The number of bytes that the client has acknowledged, according to the kernel."""
         taken = [0]
-        monkeypatch.setattr("postd.web.server.connection.bytes_acknowledged", lambda _: taken[0])
+        monkeypatch.setattr("postd.front.connection.bytes_acknowledged", lambda _: taken[0])
         return taken
 
     @pytest.mark.parametrize("tls", [False, True], ids=["TCP", "TLS"])

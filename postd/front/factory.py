@@ -5,7 +5,7 @@ Departures from stock Twisted:
 - A connection over the limit is closed as soon as it is accepted; stock Twisted accepts as many as it has descriptors.
   One address may have half of them, so that no client keeps all others out. Behind `haproxy:` the address is the
   proxy's until its header has arrived.
-- Lines of the access log are written in batches, and have more fields (`postd.web.server.access_log`).
+- Lines of the access log are written in batches, and have more fields (`postd.front.access_log`).
 - HTTP/1.1 only: after ALPN to h2 Twisted changes to a channel without these limits.
 """
 
@@ -14,6 +14,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from operator import not_
 from typing import Any
 
 from twisted.internet.defer import Deferred
@@ -27,14 +28,14 @@ from twisted.web.resource import IResource
 from twisted.web.server import Site
 
 from postd.errors import ServerBusyError
+from postd.front.access_log import AccessLog
+from postd.front.allowed_hosts import Hosts
+from postd.front.connection import HttpConnection
+from postd.front.interface import AnsweredRequest, Limits
+from postd.front.request_turns import RequestTurns
+from postd.front.response_memory import ResponseMemory
 from postd.http.interface import Request
 from postd.monitoring.tally import Tally
-from postd.web.server.access_log import AccessLog
-from postd.web.server.allowed_hosts import Hosts
-from postd.web.server.connection import HttpConnection
-from postd.web.server.interface import AnsweredRequest, Limits
-from postd.web.server.request_turns import RequestTurns
-from postd.web.server.response_memory import ResponseMemory
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
 """Bounds on the interval at which timeouts of connections are checked: a quarter of the shortest timeout."""
@@ -61,6 +62,9 @@ class _RefusedConnection(Protocol):
 class HttpFactory(Site):
     """The factory of connections. Without `hosts` requests for any host are answered.
 
+    `is_api` returns whether errors at a path are problem details; by default they are at the empty path of a request
+    that cannot be decoded.
+
     Attributes:
         site_name: the name above the heading of error pages, "" for none.
         local_addresses: host and port of the listeners that only this machine can reach.
@@ -79,11 +83,13 @@ class HttpFactory(Site):
         hosts: Hosts | None = None,
         access_log: AccessLog | None = None,
         tally: Tally | None = None,
+        is_api: Callable[[bytes], bool] = not_,
         reactor: IReactorTime,
     ) -> None:
         super().__init__(root, timeout=None, reactor=reactor)
         self.limits = limits
         self.hosts: Hosts | None = hosts
+        self.is_api = is_api
         self.site_name = ""
         self.local_addresses: Collection[tuple[str, int]] = ()
         self.connections_max = limits.connections
@@ -213,7 +219,7 @@ class HttpFactory(Site):
                 del self._groups[group]
 
     def begin_stream(self, client: str) -> None:
-        """Count an event stream (`postd.web.server.interface.Site`).
+        """Count an event stream (`postd.front.interface.Site`).
 
         A client has at most half of the connections for its streams, also behind a proxy. A tenth of all connections
         stays free for requests that end.

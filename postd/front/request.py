@@ -26,6 +26,7 @@ from zope.interface import implementer
 
 from postd.auth.identity import AuthenticationResult, Identity
 from postd.errors import ServerBusyError
+from postd.front.interface import Connection, Site
 from postd.http.client_certificate import certificate_of
 from postd.http.errors import make_error_response, not_found
 from postd.http.interface import NativeRequest
@@ -34,8 +35,6 @@ from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1.head import Head
 from postd.protocol.percent import percent_decode
 from postd.twisted_private import AdapterCacheOnDemand, DecodedHeaders, release_request
-from postd.web.api_paths import is_api
-from postd.web.server.interface import Connection, Site
 
 SEGMENTS_MAX = 256
 """Limit on the segments of a path; a longer one is 404, before any resource or file is looked up."""
@@ -124,7 +123,7 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
 
     @property
     def is_api(self) -> bool:
-        return is_api(self.path)
+        return self.site.is_api(self.path)
 
     @cached_property
     def client_network(self) -> str:

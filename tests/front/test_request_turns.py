@@ -3,9 +3,9 @@
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
-from postd.web.server.request_turns import TURN_COST, RequestTurns
+from postd.front.request_turns import TURN_COST, RequestTurns
+from tests.front.slow_server import GET, SlowServer
 from tests.helpers import MemoryTransport, connect
-from tests.web.server.slow_server import GET, SlowServer
 
 
 class TurnClock(Clock):

@@ -7,11 +7,11 @@ from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource
 
+from postd.front.allowed_hosts import ConnectionAddresses, Hosts
+from postd.front.request_turns import RequestTurns
+from postd.front.response_memory import ResponseMemory
 from postd.http.interface import Request
 from postd.http.responses import Parts, Response, StreamedResponse
-from postd.web.server.allowed_hosts import ConnectionAddresses, Hosts
-from postd.web.server.request_turns import RequestTurns
-from postd.web.server.response_memory import ResponseMemory
 
 
 class AnsweredRequest(Request, Protocol):
@@ -68,6 +68,7 @@ class Site(Protocol):
         draining: whether each response is the last one of its connection.
         local_addresses: host and port of the listeners that only this machine can reach.
         secure_fields: returns the header lines of responses over TLS.
+        is_api: returns whether errors at a path are problem details.
         client_of: returns the network by which the client of a request is counted.
         memory: counts the memory of responses that are not read yet.
         turns: the requests of each turn of the reactor.
@@ -81,6 +82,7 @@ class Site(Protocol):
     draining: bool
     local_addresses: Collection[tuple[str, int]]
     secure_fields: Callable[[Request], bytes] | None
+    is_api: Callable[[bytes], bool]
     client_of: Callable[[Any], str]
     memory: ResponseMemory
     turns: RequestTurns

@@ -33,6 +33,11 @@ _ID = re.compile(rb"[1-9][0-9]{,14}")
 """A last segment that each converter of ids accepts: it has fewer digits than `POST_ID_MAX`. No route has it as a name.
 """
 
+API_SEGMENTS = (b"post", b".well-known", b"openapi.json")
+"""First path segments of the API."""
+
+_API = [[b"", segment] for segment in API_SEGMENTS]
+
 VARIABLE = re.compile(r"<(?:\w+:)?(?:\w+_)?(\w+)>")
 
 _View = Callable[..., Coroutine[Any, Any, Response | StreamedResponse]]
@@ -106,6 +111,11 @@ class Router(KleinResource):
         rule, arguments = self._urls.match(_path(path), name, return_rule=True)
         # The method itself, after which Klein names the endpoint: Klein's own call would make a Deferred of it.
         return getattr(self._views, rule.endpoint), arguments, VARIABLE.sub(r"<\1>", rule.rule)
+
+
+def is_api(path: bytes) -> bool:
+    """Return whether errors at a path are problem details; also true of the empty path of an undecodable request."""
+    return not path or [percent_decode(segment) for segment in path.split(b"/", 2)[:2]] in _API
 
 
 def _path(path: bytes) -> str:

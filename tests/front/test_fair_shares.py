@@ -14,8 +14,8 @@ from twisted.web.resource import Resource
 
 from postd.http.driver import respond
 from postd.http.responses import TEXT, Response, StreamedResponse, make_response, make_streamed_response
+from tests.front.slow_server import BUFFER_BYTES, BufferedTransport
 from tests.helpers import connect, make_site
-from tests.web.server.slow_server import BUFFER_BYTES, BufferedTransport
 
 GONE = Failure(ConnectionLost())
 BODY = b"x" * (4 * BUFFER_BYTES)

@@ -13,6 +13,9 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from postd.auth.identity import AuthenticationResult
+from postd.front import access_log
+from postd.front.access_log import CACHED_MAX, DELAY_S, AccessLog
+from postd.front.factory import HttpFactory
 from postd.http.redaction import (
     AGENT_MAX_BYTES,
     EXAMINED_PARAMETERS_MAX,
@@ -22,9 +25,6 @@ from postd.http.redaction import (
     USER_MAX_CHARS,
 )
 from postd.settings.schema import Limits
-from postd.web.server import access_log
-from postd.web.server.access_log import CACHED_MAX, DELAY_S, AccessLog
-from postd.web.server.factory import HttpFactory
 from tests.helpers import MemoryTransport, connect
 
 LINE = re.compile(

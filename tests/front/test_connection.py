@@ -14,10 +14,10 @@ from zope.interface import alsoProvides
 from zope.interface.verify import verifyObject
 
 from postd.auth.identity import AuthenticationResult
+from postd.front.access_log import DELAY_S, LINES_MAX
+from postd.front.connection import INPUT_MAX_BYTES, LINGER_S
 from postd.http.driver import PacedWriter
 from postd.monitoring.tally import Tally
-from postd.web.server.access_log import DELAY_S, LINES_MAX
-from postd.web.server.connection import INPUT_MAX_BYTES, LINGER_S
 from tests.helpers import MemoryTransport, connect, make_site
 
 LIMIT = 100
@@ -261,8 +261,8 @@ def test_idle_connection_is_half_closed_only_without_tls_and_unsent_output(
 ) -> None:
     """TLS has its own end, close_notify, which must still be sent, as must the rest of a response."""
     end_output = Mock()
-    monkeypatch.setattr("postd.web.server.connection.unsent_bytes", lambda _: unsent)
-    monkeypatch.setattr("postd.web.server.connection.end_output", end_output)
+    monkeypatch.setattr("postd.front.connection.unsent_bytes", lambda _: unsent)
+    monkeypatch.setattr("postd.front.connection.end_output", end_output)
     if tls:
         alsoProvides(connection.transport, ISSLTransport)
     connection.channel.close_if_idle()

@@ -10,8 +10,8 @@ from ipaddress import AddressValueError, IPv6Address
 
 from msgspec import Struct
 
-from tests.web.server.connections import Seen
-from tests.web.server.corpus import MAX_BODY_BYTES
+from tests.front.connections import Seen
+from tests.front.corpus import MAX_BODY_BYTES
 
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 

@@ -11,13 +11,11 @@ from typing import NoReturn, Protocol
 from twisted.internet.interfaces import IAddress
 from twisted.logger import Logger
 
+from postd.http.errors import NOT_OUR_HOST
 from postd.http.peer import PeerResolver
 from postd.protocol.host import HOST_MAX_BYTES, is_local_host, normalize_host
 from postd.protocol.http1.head import Head
 from postd.protocol.http1.syntax import HttpSyntaxError
-
-NOT_OUR_HOST = "This server does not answer requests for this host; its operator can add the host to the setting hosts."
-"""The detail of a 421."""
 
 _REMEMBERED_MAX = 256
 

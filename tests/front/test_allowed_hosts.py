@@ -9,11 +9,11 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, eventAsText
 
+from postd.front.allowed_hosts import Hosts
 from postd.http.peer import PeerResolver
 from postd.monitoring.tally import Tally
-from postd.web.server.allowed_hosts import Hosts
+from tests.front.connections import Recorder, Transport, decode_responses
 from tests.helpers import connect, make_site
-from tests.web.server.connections import Recorder, Transport, decode_responses
 
 LOOPBACK = IPv4Address("TCP", "127.0.0.1", 8080)
 LOOPBACK_V6 = IPv6Address("TCP", "::1", 8080)
@@ -215,7 +215,7 @@ def test_refusals_are_counted_and_logged_with_one_warning() -> None:
             server.send(b"GET /secret HTTP/1.1\r\nHost: s3cret.evil.example\r\n\r\n")
         server.clock.advance(1)
     assert tally.metrics(full=False).counters["requests", "none", "GET", "421", "none"] == 3
-    warnings = [eventAsText(event) for event in events if event["log_namespace"] == "postd.web.server.allowed_hosts"]
+    warnings = [eventAsText(event) for event in events if event["log_namespace"] == "postd.front.allowed_hosts"]
     assert len(warnings) == 1
     for words in ("127.0.0.1", "19 bytes", "hosts", "public_url", "trusted_proxies"):
         assert words in warnings[0]

@@ -12,10 +12,8 @@ import httpx
 import pytest
 from twisted.logger import LogLevel, capturedLogs
 
-from tests.helpers import PATIENCE_S, InMemoryApi, result_of
-from tests.integration.daemon import Daemon
-from tests.web.server import grammar
-from tests.web.server.connections import (
+from tests.front import grammar
+from tests.front.connections import (
     Ours,
     Talk,
     converse,
@@ -24,7 +22,7 @@ from tests.web.server.connections import (
     in_bytes,
     settle,
 )
-from tests.web.server.corpus import (
+from tests.front.corpus import (
     AFTER,
     AT_ONCE,
     HIDING,
@@ -37,6 +35,8 @@ from tests.web.server.corpus import (
     Case,
     request,
 )
+from tests.helpers import PATIENCE_S, InMemoryApi, result_of
+from tests.integration.daemon import Daemon
 
 ATTEMPTS: Sequence[Case] = (*HOSTILE, *HIDING)
 VALID: Sequence[Case] = (*ODD, *REFUSABLE)

@@ -2,7 +2,7 @@
 
 A round is reproducible from its number, which a failure names, and `POSTD_FUZZ_SEED` (default: 0). For a longer run:
 
-    POSTD_FUZZ_ROUNDS=1000000 POSTD_FUZZ_SEED=7 python -m pytest -n 0 tests/web/server/test_fuzz.py
+    POSTD_FUZZ_ROUNDS=1000000 POSTD_FUZZ_SEED=7 python -m pytest -n 0 tests/front/test_fuzz.py
 """
 
 import os
@@ -16,10 +16,10 @@ import pytest
 from msgspec.structs import replace
 from twisted.logger import LogEvent, LogLevel, capturedLogs
 
+from tests.front import grammar
+from tests.front.connections import Ours, Seen, Talk, converse, hang_up, in_bytes
+from tests.front.corpus import AFTER, HIDING, HOSTILE, MAX_BODY_BYTES, ODD, PLAIN, REFUSABLE
 from tests.helpers import InMemoryApi
-from tests.web.server import grammar
-from tests.web.server.connections import Ours, Seen, Talk, converse, hang_up, in_bytes
-from tests.web.server.corpus import AFTER, HIDING, HOSTILE, MAX_BODY_BYTES, ODD, PLAIN, REFUSABLE
 
 ROUNDS = int(os.environ.get("POSTD_FUZZ_ROUNDS", "2000"))
 SEED = int(os.environ.get("POSTD_FUZZ_SEED", "0"))

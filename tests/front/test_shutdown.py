@@ -2,9 +2,9 @@
 
 import pytest
 
-from postd.web.server.connection import LINGER_S
-from postd.web.server.factory import IDLE_GRACE_S
-from tests.web.server.slow_server import GET, BufferedTransport, SlowServer
+from postd.front.connection import LINGER_S
+from postd.front.factory import IDLE_GRACE_S
+from tests.front.slow_server import GET, BufferedTransport, SlowServer
 
 GRACE_S = 10
 

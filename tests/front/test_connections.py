@@ -10,13 +10,13 @@ from twisted.internet.interfaces import IAddress
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
+from postd.front.factory import FULL_NOTE_S, HttpFactory
 from postd.http.peer import PeerResolver
 from postd.monitoring.tally import Tally
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
 from postd.settings.schema import Limits
-from postd.web.server.factory import FULL_NOTE_S, HttpFactory
+from tests.front.connections import Recorder
 from tests.helpers import MemoryTransport
-from tests.web.server.connections import Recorder
 
 CLIENT, OTHER, PROXY = "203.0.113.9", "203.0.113.10", "10.0.0.1"
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"

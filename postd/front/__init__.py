@@ -1,0 +1,5 @@
+"""The HTTP front: the HTTP server between the sockets and a resource tree.
+
+1. It departs from stock Twisted only where the specification requires it; each departure has its reason.
+2. It does not depend on posts, stores or pages: it passes requests to the tree and sends the responses.
+"""
