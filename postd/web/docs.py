@@ -12,7 +12,7 @@ from postd.fair_queue import FairTurns
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, JSON, PAGE_HEADERS, Response
-from postd.web.compression import VARY, NegotiatedText
+from postd.web.lists.compression import VARY, NegotiatedText
 from postd.web.openapi.document import Schemes, find_routes, make_document
 from postd.web.openapi.samples import ORIGIN
 from postd.web.pages.docs import DOCS_POLICY, make_docs_page

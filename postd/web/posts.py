@@ -19,7 +19,7 @@ from postd.store.interface import PostStore
 from postd.web.body import decode_text
 from postd.web.events import Events
 from postd.web.idempotency import IdempotencyKeys
-from postd.web.post_lists import WHOLE, PostLists, Span
+from postd.web.lists.post_lists import WHOLE, PostLists, Span
 from postd.web.preconditions import check_preconditions, has_preconditions, is_not_modified
 from postd.web.routing import Application
 

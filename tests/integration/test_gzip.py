@@ -14,8 +14,8 @@ import requests
 import treq
 from twisted.web.http_headers import Headers
 
-from postd.web.compression import INLINE_MAX_BYTES
-from postd.web.encoded_posts import SNAPSHOT_POSTS
+from postd.web.lists.compression import INLINE_MAX_BYTES
+from postd.web.lists.encoded_posts import SNAPSHOT_POSTS
 from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 

@@ -9,10 +9,10 @@ from postd.http.interface import Request
 from postd.http.responses import JSON, Response, StreamedResponse
 from postd.model import POST_ID_MAX, Version
 from postd.store.interface import PostStore
-from postd.web.compression import VARY, NegotiatedText, not_modified_if_current
-from postd.web.encoded_piece import COMMA, Held, Piece, encode_posts, join_posts, last_id_in
-from postd.web.encoded_posts import EncodedPosts
-from postd.web.streamed_list import CLOSING, EMPTY, OPENING, StreamedSnapshot, stream_list
+from postd.web.lists.compression import VARY, NegotiatedText, not_modified_if_current
+from postd.web.lists.encoded_piece import COMMA, Held, Piece, encode_posts, join_posts, last_id_in
+from postd.web.lists.encoded_posts import EncodedPosts
+from postd.web.lists.streamed_list import CLOSING, EMPTY, OPENING, StreamedSnapshot, stream_list
 
 KEPT_MAX_BYTES = 8 * 1024 * 1024
 """Limit on the kept responses beside the encoded posts, uncompressed, in each process: some 2,000 pages of 20 posts of

@@ -13,8 +13,8 @@ from zope.interface.verify import verifyObject
 from postd.errors import StoreUnavailableError
 from postd.http.driver import PacedWriter
 from postd.web import encoded_posts
-from postd.web.encoded_posts import PIECE_POSTS, SNAPSHOT_POSTS
-from postd.web.streamed_list import PORTION_BYTES
+from postd.web.lists.encoded_posts import PIECE_POSTS, SNAPSHOT_POSTS
+from postd.web.lists.streamed_list import PORTION_BYTES
 from tests.helpers import InMemoryApi, Response, SlowTransport, connect, result_of
 from tests.web.wire import ask
 

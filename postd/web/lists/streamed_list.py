@@ -9,9 +9,9 @@ from postd.http.driver import WRITE_MAX_BYTES
 from postd.http.interface import Request
 from postd.http.responses import JSON, Parts, Response, StreamedResponse, make_streamed_response
 from postd.protocol.gzip import HEADER, Part, Stream, make_part
-from postd.web.compression import GZIP, gzip_etag, not_modified_if_current, wants_gzip
-from postd.web.encoded_piece import COMMA, Piece, compress_text
-from postd.web.encoded_posts import RETAINED_MAX_BYTES, SNAPSHOT_POSTS, UNKEPT_PIECE_MAX_BYTES, EncodedPosts
+from postd.web.lists.compression import GZIP, gzip_etag, not_modified_if_current, wants_gzip
+from postd.web.lists.encoded_piece import COMMA, Piece, compress_text
+from postd.web.lists.encoded_posts import RETAINED_MAX_BYTES, SNAPSHOT_POSTS, UNKEPT_PIECE_MAX_BYTES, EncodedPosts
 
 OPENING, CLOSING, EMPTY = b"[", b"\n]\n", b"[]\n"
 

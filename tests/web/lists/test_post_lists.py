@@ -8,9 +8,9 @@ from twisted.internet.defer import Deferred
 
 from postd.model import Version
 from postd.store.interface import Page
-from postd.web.compression import NegotiatedText
-from postd.web.encoded_posts import PIECE_POSTS
-from postd.web.post_lists import KEPT_OVERHEAD_BYTES
+from postd.web.lists.compression import NegotiatedText
+from postd.web.lists.encoded_posts import PIECE_POSTS
+from postd.web.lists.post_lists import KEPT_OVERHEAD_BYTES
 from tests.helpers import InMemoryApi, result_of
 from tests.web.wire import ask, begin
 
@@ -86,7 +86,7 @@ def test_concurrent_requests_share_one_query_and_response(
         return await reading[-1]
 
     monkeypatch.setattr(api.store, "list_posts", list_posts)
-    monkeypatch.setattr("postd.web.encoded_posts.TURN_MAX_S", float("inf"))  # no waiting for the clock
+    monkeypatch.setattr("postd.web.lists.encoded_posts.TURN_MAX_S", float("inf"))  # no waiting for the clock
     exchanges = [begin(api, "GET", path) for _ in range(3)]
     version = result_of(Deferred.fromCoroutine(api.store.version()))
     reading.pop().callback(Page(version, [(1, "shared")], more=False))
@@ -98,7 +98,7 @@ def test_concurrent_requests_share_one_query_and_response(
 def test_kept_responses_are_limited(
     api: InMemoryApi, spans_read: Spans, made: list[NegotiatedText], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("postd.web.post_lists.KEPT_MAX_BYTES", 4 * (KEPT_OVERHEAD_BYTES + 60))
+    monkeypatch.setattr("postd.web.lists.post_lists.KEPT_MAX_BYTES", 4 * (KEPT_OVERHEAD_BYTES + 60))
     paths = [f"/post?limit=1&after={after}" for after in range(5)]
     bodies(api, paths[:4] * 3)
     assert len(made) == 4

@@ -14,8 +14,8 @@ from postd.http.driver import ViewResource
 from postd.http.responses import TEXT
 from postd.reactor import IReactor
 from postd.web import compression as compress
-from postd.web.compression import COMPRESSED_MIN_BYTES, VARY, NegotiatedText
 from postd.web.events import Events
+from postd.web.lists.compression import COMPRESSED_MIN_BYTES, VARY, NegotiatedText
 from postd.web.posts import PostApi
 from postd.web.routing import Router
 from tests.helpers import InMemoryApi, Response, forget_own, make_site

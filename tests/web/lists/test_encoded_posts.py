@@ -26,10 +26,10 @@ from postd.store.interface import PostStore, Store
 from postd.store.opening import open_store as make_store_of
 from postd.store.sqlite.store import SqliteStore
 from postd.web import encoded_posts
-from postd.web.compression import gzip_etag
-from postd.web.encoded_piece import Held, Piece, encode_posts, join_posts
-from postd.web.encoded_posts import EncodedPosts
-from postd.web.post_lists import PostLists, Span
+from postd.web.lists.compression import gzip_etag
+from postd.web.lists.encoded_piece import Held, Piece, encode_posts, join_posts
+from postd.web.lists.encoded_posts import EncodedPosts
+from postd.web.lists.post_lists import PostLists, Span
 from tests.redis_server import RedisServer
 from tests.store.contract import import_posts, open_store, texts
 
@@ -174,7 +174,7 @@ def redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"PIECE_POSTS": PIECE, "SNAPSHOT_POSTS": 30, "MARGIN_BYTES": 0, "TURN_MAX_S": 0}.items():
         monkeypatch.setattr(encoded_posts, name, value)
-    monkeypatch.setattr("postd.web.post_lists.WHOLE_MAX_BYTES", 500)
+    monkeypatch.setattr("postd.web.lists.post_lists.WHOLE_MAX_BYTES", 500)
 
 
 def make_lists(store: PostStore) -> PostLists:
@@ -531,8 +531,8 @@ class ListContract:
     async def test_only_what_clients_share_is_sent_in_large_portions(
         self, stores: list[Store], monkeypatch: pytest.MonkeyPatch, asked: Any, plain_max: int, least: int
     ) -> None:
-        monkeypatch.setattr("postd.web.streamed_list.PORTION_BYTES", 1500)
-        monkeypatch.setattr("postd.web.streamed_list.WRITE_MAX_BYTES", 500)
+        monkeypatch.setattr("postd.web.lists.streamed_list.PORTION_BYTES", 1500)
+        monkeypatch.setattr("postd.web.lists.streamed_list.WRITE_MAX_BYTES", 500)
         monkeypatch.setattr(encoded_posts, "PLAIN_MAX_BYTES", plain_max)
         await import_posts(stores[0], [(n, Random(n).randbytes(60).hex()) for n in range(1, 29)])
         made = await make_lists(stores[0]).respond(asked, (0, None))
@@ -550,8 +550,8 @@ class ListContract:
         store = stores[0]
         await import_posts(store, [(n, "x" * 100) for n in range(1, 29)])
         await store.replace_post(1, "with a tag")
-        monkeypatch.setattr("postd.web.streamed_list.RETAINED_MAX_BYTES", 3000)
-        monkeypatch.setattr("postd.web.streamed_list.SNAPSHOT_POSTS", 27)
+        monkeypatch.setattr("postd.web.lists.streamed_list.RETAINED_MAX_BYTES", 3000)
+        monkeypatch.setattr("postd.web.lists.streamed_list.SNAPSHOT_POSTS", 27)
         lists = make_lists(store)
         begun: list[StreamedResponse] = []
         for n in range(60):
@@ -579,7 +579,7 @@ class ListContract:
         store = stores[0]
         await import_posts(store, [(n, "x" * 100) for n in range(1, 29)])
         await store.replace_post(1, "with a tag")
-        monkeypatch.setattr("postd.web.streamed_list.RETAINED_MAX_BYTES", -1)
+        monkeypatch.setattr("postd.web.lists.streamed_list.RETAINED_MAX_BYTES", -1)
         made = await make_lists(store).respond(cast(Request, Asked()), (0, None))
         assert isinstance(made, StreamedResponse)
         assert b"ETag" in made.head

@@ -17,7 +17,7 @@ from postd.caching import Semaphore
 from postd.fair_queue import TURN_MAX_S, FairTurns
 from postd.model import POST_ID_MAX, Version
 from postd.store.interface import Page, PostStore
-from postd.web.encoded_piece import Held, Piece, encode_posts, join_posts, last_id
+from postd.web.lists.encoded_piece import Held, Piece, encode_posts, join_posts, last_id
 
 PIECE_POSTS = 128
 """Posts that are read, compressed and streamed at a time: compressing them takes 0.2 to 1 ms. A piece with more than
