@@ -5,11 +5,11 @@
 | `/post`, and all below | `posts.PostApi` | `[api]`: the read rule for GET and HEAD, the write rule for the rest |
 | `/`, `/login`, `/logout` | `login.LoginPages` | |
 | `/home` | `protected.Home` | a session |
-| `/board`, `/board/<id>`, `/board/<id>/delete` | `board.Board`, if "session" is in the read rule | a session |
+| `/board`, `/board/<id>`, `/board/<id>/delete` | `board.views.Board`, if "session" is in the read rule | a session |
 | the path of a `[[page]]`, and all below | `folder.Folder` or `protected.show_name` | its rule |
 | the path of a `[[page]]` with `forward` | `forward_auth.admit` | `forward_auth.ForwardAuth`, by its rule |
 | `/.well-known/oauth-protected-resource`, and below | `resource_metadata.ResourceMetadata`, if there are issuers | |
-| `/openapi.json`, `/docs` | `docs.Docs` | |
+| `/openapi.json`, `/docs` | `openapi.docs.Docs` | |
 | anything else | 404 | |
 """
 
@@ -26,7 +26,7 @@ from postd.http.errors import not_found
 from postd.protect.guard import ProtectedResource
 from postd.store.interface import PostStore
 from postd.web.access import Access
-from postd.web.board import Board
+from postd.web.board.views import Board
 from postd.web.cors import allow_origins
 from postd.web.events import Events
 from postd.web.forward_auth import ForwardAuth, admit
@@ -179,7 +179,7 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
         documented.append(Board.app)
 
     def make_docs() -> Router:
-        from postd.web.docs import Docs  # noqa: PLC0415 - takes 10 to 20 ms, and many servers are never asked
+        from postd.web.openapi.docs import Docs  # noqa: PLC0415 - takes 10 to 20 ms, and many servers are never asked
 
         return Router(
             Docs(

@@ -17,6 +17,7 @@ from twisted.web.resource import IResource, Resource
 from twisted.web.server import Site
 from twisted.web.static import File
 
+from postd.fair_queue import FairTurns
 from postd.front.factory import HttpFactory
 from postd.http.driver import ViewResource, error_page
 from postd.http.errors import Problem

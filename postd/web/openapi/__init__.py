@@ -1,7 +1,7 @@
-"""The API as an OpenAPI 3.1 document (reference: Operations).
+"""The API as an OpenAPI 3.1 document, and as a page (reference: Operations).
 
 Paths and methods come from the Klein applications that are served, schemas from the msgspec types that decode and
-encode, security requirements from the settings. The texts are in one module for each module of views, of the same
-name: `posts` here describes `postd.web.posts`. A new route needs an entry there, which a test checks. `samples` makes
-the code samples.
+encode, security requirements from the settings. The texts are in one module for each section: `posts` describes
+`postd.web.posts`, `metadata` the paths of section Metadata. A new route needs an entry there, which a test checks.
+`docs` serves both forms; `page` makes the page from the document.
 """

@@ -1,11 +1,11 @@
-"""Descriptions of `postd.web.board`."""
+"""Descriptions of `postd.web.board.views`."""
 
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from postd.model import PostText
-from postd.web.board import tag_text
+from postd.web.board.views import tag_text
 from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
 
 _READ_ONLY = "The settings do not allow writing with a session."

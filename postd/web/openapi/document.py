@@ -9,7 +9,7 @@ from klein import Klein
 
 from postd.http.responses import phrase
 from postd.web.access import SchemeDescription
-from postd.web.openapi import about, board, login, posts
+from postd.web.openapi import board, login, metadata, posts
 from postd.web.openapi.components import (
     ERROR_HEADERS,
     ERRORS,
@@ -26,15 +26,15 @@ from postd.web.openapi.components import (
     Reply,
     Rule,
 )
-from postd.web.openapi.samples import SampleRequest, make_samples
 from postd.web.routing import VARIABLE, is_api
+from postd.web.samples import SampleRequest, make_samples
 
 SECTIONS = (
     ("Posts", "Short texts, each with a number.", posts.OPERATIONS),
     ("Changes", "The changes of the posts, as a stream.", posts.CHANGES),
     ("Session", "Sign in by form, which exchanges a password for a session cookie, and sign out.", login.OPERATIONS),
     ("Board", "Pages with the posts, for signed-in users.", board.OPERATIONS),
-    ("Metadata", "Descriptions of this service.", about.OPERATIONS),
+    ("Metadata", "Descriptions of this service.", metadata.OPERATIONS),
 )
 """The tags with their descriptions, and the operations of each by method and path: "GET /post/{id}"."""
 

@@ -17,7 +17,7 @@ from twisted.internet.defer import Deferred
 
 from postd.errors import NoSuchPostError
 from postd.model import POST_ID_MAX
-from postd.web.board import list_before
+from postd.web.board.views import list_before
 from tests.helpers import InMemoryApi, Response, forget_own, result_of
 from tests.protect.test_login import check_page, check_text
 from tests.web.wire import FORM, ask, user_line

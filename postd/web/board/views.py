@@ -1,6 +1,6 @@
 """The board: HTML pages with the posts, for signed-in users (reference: Sessions).
 
-It uses the store directly, with the checks of the API, and works without a script; `pages/board.js` shows changes live.
+It uses the store directly, with the checks of the API, and works without a script; `board.js` shows changes live.
 A write is answered with 303, so that reloading a page repeats nothing.
 """
 
@@ -21,11 +21,11 @@ from postd.http.urlencoded import decode_form, decode_number, decode_query
 from postd.model import POST_ID_MAX, Post, check_text
 from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.access import SAMPLE_USER, SchemeDescription
+from postd.web.board.pages import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.idempotency import KEPT_S
-from postd.web.openapi.samples import ORIGIN, SampleRequest, make_curl
-from postd.web.pages.board import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.posts import PostIdConverter
 from postd.web.routing import Application
+from postd.web.samples import ORIGIN, SampleRequest, make_curl
 
 PAGE_POSTS = 100
 """Limit on the posts of a page."""

@@ -14,9 +14,9 @@ from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, JSON, PAGE_HEADERS, Response
 from postd.web.lists.compression import VARY, NegotiatedText
 from postd.web.openapi.document import Schemes, find_routes, make_document
-from postd.web.openapi.samples import ORIGIN
-from postd.web.pages.docs import DOCS_POLICY, make_docs_page
+from postd.web.openapi.page import DOCS_POLICY, make_docs_page
 from postd.web.routing import Application
+from postd.web.samples import ORIGIN
 
 ORIGINS_MAX = 8
 """Limit on the pages that are kept: one for each origin, of some 100 kB."""

@@ -13,11 +13,11 @@ import pytest
 from postd.schemes import load_schemes
 from postd.web.access import SchemeDescription
 from postd.web.openapi import document as documents
-from postd.web.openapi.samples import SampleRequest, make_samples
-from postd.web.pages.docs import DOCS_POLICY, make_docs_page
+from postd.web.openapi.page import DOCS_POLICY, make_docs_page
+from postd.web.samples import SampleRequest, make_samples
 from tests.helpers import InMemoryApi
 from tests.protect.test_bearer import ISSUERS
-from tests.web.test_openapi import ALL, operations, read
+from tests.web.openapi.test_openapi import ALL, operations, read
 from tests.web.wire import ask
 
 VOID = {"meta"}
@@ -194,8 +194,8 @@ def test_document_is_made_once_when_it_is_first_requested(
         made.append(arguments)
         return original(*arguments, **keywords)
 
-    monkeypatch.setattr("postd.web.docs.make_document", make_document)
-    monkeypatch.setattr("postd.web.docs.ORIGINS_MAX", 1)
+    monkeypatch.setattr("postd.web.openapi.docs.make_document", make_document)
+    monkeypatch.setattr("postd.web.openapi.docs.ORIGINS_MAX", 1)
     api = make('hosts = ["*"]\n')
     assert made == []
     for path in ("/docs", "/openapi.json", "/docs"):

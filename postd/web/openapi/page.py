@@ -25,13 +25,12 @@ from itertools import groupby
 from string import Template
 from typing import Any
 
-from postd.http.pages import COLORS, make_policy
+from postd.http.pages import COLORS, make_policy, read_file
 from postd.http.responses import phrase
 from postd.web.access import SAMPLE_USER
-from postd.web.openapi.samples import ORIGIN
-from postd.web.pages import read
+from postd.web.samples import ORIGIN
 
-_STYLE = COLORS + read("docs.css")
+_STYLE = COLORS + read_file(__package__, "page.css")
 
 DOCS_POLICY = make_policy(_STYLE)
 """The `Content-Security-Policy` of the page."""
@@ -53,7 +52,7 @@ Document = Mapping[str, Any]
 def make_docs_page(document: Document, scheme_titles: Mapping[str, str], site_name: str) -> bytes:
     """Return the page made from the OpenAPI document (`postd.web.openapi.document`); UTF-8.
 
-    The server's origin in it is `postd.web.openapi.samples.ORIGIN`.
+    The server's origin in it is `postd.web.samples.ORIGIN`.
     """
     lead, _, description = document["info"]["description"].partition("\n\n")
     parts = {
@@ -71,7 +70,7 @@ def make_docs_page(document: Document, scheme_titles: Mapping[str, str], site_na
         "errors": _common_errors(document),
         "problem": _properties(document, document["components"]["schemas"]["ProblemDetails"]),
     }
-    return Template(read("docs.html")).substitute(parts).encode()
+    return Template(read_file(__package__, "page.html")).substitute(parts).encode()
 
 
 def _operations(document: Document) -> Iterable[tuple[str, str, Mapping[str, Any]]]:

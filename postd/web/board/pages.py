@@ -6,12 +6,11 @@ from string import Template
 
 from msgspec import Struct
 
-from postd.http.pages import STYLE, fill_page, make_policy
+from postd.http.pages import STYLE, fill_page, make_policy, read_file
 from postd.model import POST_MAX_CHARS, Post
-from postd.web.pages import read
 
-_BOARD_STYLE = STYLE + read("board.css")
-_SCRIPT = read("board.js")
+_BOARD_STYLE = STYLE + read_file(__package__, "board.css")
+_SCRIPT = read_file(__package__, "board.js")
 
 BOARD_POLICY = make_policy(_BOARD_STYLE, _SCRIPT)
 """The `Content-Security-Policy` of these pages."""
@@ -20,15 +19,15 @@ _FIELD_MAX_UNITS = 800
 """`maxlength` of the text field in UTF-16 code units. At up to nine bytes each when encoded, the form stays below the
 size limit, so that a text that is too long gets a message."""
 
-_BOARD = Template(read("board.html"))
-_ITEM = Template(read("board_item.html"))
-_FIELD = Template(read("board_field.html"))
-_ADD = Template(read("board_add.html"))
-_POST = Template(read("board_post.html"))
-_CONFLICT = Template(read("board_conflict.html"))
-_SAVE = Template(read("board_save.html"))
-_DELETE = Template(read("board_delete.html"))
-_GONE = Template(read("board_gone.html"))
+_BOARD = Template(read_file(__package__, "board.html"))
+_ITEM = Template(read_file(__package__, "item.html"))
+_FIELD = Template(read_file(__package__, "field.html"))
+_ADD = Template(read_file(__package__, "add.html"))
+_POST = Template(read_file(__package__, "post.html"))
+_CONFLICT = Template(read_file(__package__, "conflict.html"))
+_SAVE = Template(read_file(__package__, "save.html"))
+_DELETE = Template(read_file(__package__, "delete.html"))
+_GONE = Template(read_file(__package__, "gone.html"))
 _EDIT_LINK = Template('<a class="edit" href="/board/$id">Edit<span class="unseen"> post $id</span></a>')
 
 _HOW = "Add the first post with curl:"
