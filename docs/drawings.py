@@ -16,7 +16,11 @@ FLOORS: Sequence[Sequence[tuple[str, str]]] = (
     (("auth", "credentials to identities"), ("settings", "the settings file"), ("client", "HTTP clients")),
     (("net", "endpoints, TLS, fetching"), ("store", "SQLite, Redis, memory"), ("fair_queue", "turns by client")),
     (("protocol", "what RFCs define: values in, values out"),),
-    (("model", "posts, sessions, versions"), ("caching", "bounded caches"), ("monitoring", "counters, health")),
+    (
+        ("model", "posts, changes, versions"),
+        ("caching", "cache, single flight"),
+        ("monitoring", "counters, health"),
+    ),
     (("errors", ""), ("scheme_names", ""), ("linux", ""), ("reactor", ""), ("twisted_private", "")),
 )
 """The packages and modules of postd with their purposes. Each imports only from floors below its own."""

@@ -1,11 +1,11 @@
-"""A TTL cache, single flight, a semaphore, and suppression of repeated messages."""
+"""Results that are used again: a TTL cache, and single flight."""
 
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from twisted.internet.defer import Deferred, DeferredSemaphore
+from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
 
 K = TypeVar("K")
@@ -31,19 +31,6 @@ class TTLCache(Generic[K, T]):
 
     def clear(self) -> None:
         self._values.clear()
-
-
-class RepeatFilter:
-    """The last message logged, to suppress its repetitions."""
-
-    def __init__(self) -> None:
-        self._last = ""
-
-    def is_new(self, message: str) -> bool:
-        """Return whether a message differs from the one before, and remember it."""
-        is_new = message != self._last
-        self._last = message
-        return is_new
 
 
 class SingleFlight(Generic[K, T]):
@@ -82,23 +69,3 @@ class SingleFlight(Generic[K, T]):
         """Cancel all running work; its callers get the resulting exceptions."""
         for running in list(self._running.values()):
             running.cancel()
-
-
-class Semaphore(DeferredSemaphore):
-    """A `DeferredSemaphore` that resumes waiting coroutines in a loop.
-
-    Twisted's resumes each one within the `release` of the one before. Some hundred coroutines in a row that release it
-    without waiting for anything else exceed the recursion limit.
-    """
-
-    def __init__(self, tokens: int) -> None:
-        super().__init__(tokens)
-        self._releases = 0  # that are pending
-
-    def release(self) -> None:
-        self._releases += 1
-        if self._releases > 1:  # called by a coroutine that the loop below has resumed
-            return
-        while self._releases:
-            super().release()
-            self._releases -= 1

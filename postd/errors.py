@@ -2,41 +2,10 @@
 
 1. An exception carries data (a post's id, a file's name) and at most one sentence, `why`, without secrets.
 2. It has no status code: `postd.http.errors` maps these classes to answers.
+3. Functions here write parts of one-line messages: `printable`, `join_names`.
 """
 
-import os
 from collections.abc import Sequence
-
-_NAMES_MAX = 10
-
-SOCKET_PATH_MAX_BYTES = 107
-"""The longest path of a UNIX socket (unix(7))."""
-
-
-def check_socket_path(path: str) -> None:
-    """Check that a path is short enough for a UNIX socket.
-
-    Raises:
-        ValueError: it is too long. Python's own error lacks the lengths, and Twisted has none when it connects.
-    """
-    size = len(os.fsencode(path))
-    if size > SOCKET_PATH_MAX_BYTES:
-        raise ValueError(f"a path of {size} bytes, more than the {SOCKET_PATH_MAX_BYTES} of a UNIX socket")
-
-
-def printable(text: str) -> str:
-    """Return a text with its unprintable characters escaped, so that a terminal executes none of it."""
-    return "".join(char if char.isprintable() else _escape(char) for char in text)
-
-
-def join_names(names: Sequence[str]) -> str:
-    """Return names as a list of at most `_NAMES_MAX`, and how many more there are."""
-    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
-    return ", ".join(names[:_NAMES_MAX]) + more
-
-
-def _escape(char: str) -> str:
-    return f"\\x{ord(char):02x}" if char.isascii() else char.encode("ascii", "backslashreplace").decode()
 
 
 class PostdError(Exception):
@@ -163,3 +132,21 @@ class IssuerUnavailableError(PostdError):
     def __init__(self, issuer: str) -> None:
         super().__init__(issuer)
         self.issuer = issuer
+
+
+_NAMES_MAX = 10
+
+
+def printable(text: str) -> str:
+    """Return a text with its unprintable characters escaped, so that a terminal executes none of it."""
+    return "".join(char if char.isprintable() else _escape(char) for char in text)
+
+
+def join_names(names: Sequence[str]) -> str:
+    """Return names as a list of at most `_NAMES_MAX`, and how many more there are."""
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return ", ".join(names[:_NAMES_MAX]) + more
+
+
+def _escape(char: str) -> str:
+    return f"\\x{ord(char):02x}" if char.isascii() else char.encode("ascii", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Posts, changes and sessions, independent of the transport and the store."""
+"""Posts and their changes, independent of the transport and the store."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -69,30 +69,6 @@ class Version(Struct, frozen=True):
 
     revision: int
     tag: str
-
-
-class Session(Struct, frozen=True):
-    """A session begun by form login (spec: Session). Times are seconds since the epoch.
-
-    The spec leaves the contents of a session open. Here: its user; the fingerprint of the user's account, so that a
-    changed password ends the session; the times of creation and of last use; when it expires if it is not used, and
-    when it ends in any case, never before that.
-    """
-
-    username: str
-    fingerprint: bytes
-    created: float
-    seen: float
-    expires: float
-    ends: float
-
-
-def has_issuer(username: str) -> bool:
-    """Return whether a name is that of an access token's user, `ISSUER#NAME` (reference: Bearer).
-
-    An issuer is a URL and has a colon, which an account's name cannot have.
-    """
-    return ":" in username
 
 
 def check_text(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The TTL cache, the repeat filter, single flight, and the semaphore."""
+"""The TTL cache and single flight."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.logger import capturedLogs
 
-from postd.caching import RepeatFilter, Semaphore, SingleFlight, TTLCache
+from postd.caching import SingleFlight, TTLCache
 from tests.helpers import result_of
 
 
@@ -80,13 +80,6 @@ class TTLCacheTests:
         for key in "abcdef":
             value, until = last.get(key, (0, 0))
             assert cache.get(key, now) == (value if now < until else None)
-
-
-class RepeatFilterTests:
-    def test_repeated_message_is_not_new(self) -> None:
-        repeats = RepeatFilter()
-        is_new = [repeats.is_new(message) for message in ("a", "a", "b", "a", "", "")]
-        assert is_new == [True, False, True, True, True, False]
 
 
 class Work:
@@ -247,53 +240,3 @@ class SingleFlightTests:
         assert result_of(second) == "done"
         with pytest.raises(KeyError):
             result_of(first)
-
-
-class SemaphoreTests:
-    @pytest.mark.parametrize("tokens", [1, 3])
-    def test_thousand_waiting_coroutines_are_resumed_in_turn(self, tokens: int) -> None:
-        semaphore, ended = Semaphore(tokens), list[int]()
-
-        async def note(number: int) -> None:
-            async with semaphore:
-                ended.append(number)
-
-        held = [semaphore.acquire() for _ in range(tokens)]
-        waiting = [Deferred.fromCoroutine(note(number)) for number in range(1000)]
-        assert ended == []
-        for _ in held:
-            semaphore.release()
-        assert ended == list(range(1000))
-        assert all(one.called for one in waiting)
-        assert semaphore.tokens == tokens
-
-    def test_no_more_coroutines_than_tokens_run_at_a_time(self) -> None:
-        semaphore, running = Semaphore(2), list[Deferred[None]]()
-
-        async def work() -> None:
-            async with semaphore:
-                running.append(Deferred())
-                await running[-1]
-
-        waiting = [Deferred.fromCoroutine(work()) for _ in range(5)]
-        for begun in (2, 3, 4, 5, 5):
-            assert len(running) == begun
-            running[sum(one.called for one in running)].callback(None)
-        assert [result_of(one) for one in waiting] == [None] * 5
-
-    def test_failed_or_cancelled_coroutine_gives_its_token_back(self) -> None:
-        semaphore = Semaphore(1)
-
-        async def work(waiting: Deferred[None]) -> None:
-            async with semaphore:
-                await waiting
-
-        failing: Deferred[None] = Deferred()
-        working = [Deferred.fromCoroutine(work(failing)), *(Deferred.fromCoroutine(work(Deferred())) for _ in range(2))]
-        working[1].cancel()  # while it waits
-        failing.errback(ValueError("no"))
-        working[2].cancel()  # while it holds the token
-        for one, kind in zip(working, (ValueError, CancelledError, CancelledError), strict=True):
-            with pytest.raises(kind):
-                result_of(one)
-        assert semaphore.tokens == 1

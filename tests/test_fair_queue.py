@@ -13,7 +13,8 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
 
 from postd.errors import ServerBusyError
-from postd.fair_queue import RUNNING_MAX, SITE_TURNS, TURN_MAX_S, FairQueue, FairSemaphore, FairTurns
+from postd.fair_queue import RUNNING_MAX, SITE_TURNS, TURN_MAX_S, FairQueue, FairSemaphore, FairTurns, Semaphore
+from tests.helpers import result_of
 
 
 def take_all(queue: FairQueue[str]) -> list[str]:
@@ -331,3 +332,53 @@ class FairTurnsTests:
         refused = [ask(turns, f"a{n}") for n in range(4)][-1]
         assert refused.result.check(ServerBusyError)  # type: ignore[attr-defined]
         refused.addErrback(lambda _: None)
+
+
+class SemaphoreTests:
+    @pytest.mark.parametrize("tokens", [1, 3])
+    def test_thousand_waiting_coroutines_are_resumed_in_turn(self, tokens: int) -> None:
+        semaphore, ended = Semaphore(tokens), list[int]()
+
+        async def note(number: int) -> None:
+            async with semaphore:
+                ended.append(number)
+
+        held = [semaphore.acquire() for _ in range(tokens)]
+        waiting = [Deferred.fromCoroutine(note(number)) for number in range(1000)]
+        assert ended == []
+        for _ in held:
+            semaphore.release()
+        assert ended == list(range(1000))
+        assert all(one.called for one in waiting)
+        assert semaphore.tokens == tokens
+
+    def test_no_more_coroutines_than_tokens_run_at_a_time(self) -> None:
+        semaphore, running = Semaphore(2), list[Deferred[None]]()
+
+        async def work() -> None:
+            async with semaphore:
+                running.append(Deferred())
+                await running[-1]
+
+        waiting = [Deferred.fromCoroutine(work()) for _ in range(5)]
+        for begun in (2, 3, 4, 5, 5):
+            assert len(running) == begun
+            running[sum(one.called for one in running)].callback(None)
+        assert [result_of(one) for one in waiting] == [None] * 5
+
+    def test_failed_or_cancelled_coroutine_gives_its_token_back(self) -> None:
+        semaphore = Semaphore(1)
+
+        async def work(waiting: Deferred[None]) -> None:
+            async with semaphore:
+                await waiting
+
+        failing: Deferred[None] = Deferred()
+        working = [Deferred.fromCoroutine(work(failing)), *(Deferred.fromCoroutine(work(Deferred())) for _ in range(2))]
+        working[1].cancel()  # while it waits
+        failing.errback(ValueError("no"))
+        working[2].cancel()  # while it holds the token
+        for one, kind in zip(working, (ValueError, CancelledError, CancelledError), strict=True):
+            with pytest.raises(kind):
+                result_of(one)
+        assert semaphore.tokens == 1

@@ -12,9 +12,10 @@ import orjson
 from twisted.internet.defer import CancelledError, TimeoutError  # noqa: A004 - Twisted's
 from twisted.logger import Logger
 
-from postd.caching import RepeatFilter, Semaphore, SingleFlight, TTLCache
+from postd.caching import SingleFlight, TTLCache
 from postd.errors import IssuerUnavailableError, LoginsBusyError
-from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
+from postd.fair_queue import Semaphore
+from postd.net.fetching import Fetched, Fetcher, FetchError, RepeatFilter, UnusableError
 from postd.protocol.host import client_network
 from postd.protocol.jwt import AccessToken, TokenError, TokenPolicy
 from postd.reactor import IReactor

@@ -17,9 +17,8 @@ from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
-from postd.caching import RepeatFilter
 from postd.errors import IssuerUnavailableError
-from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
+from postd.net.fetching import Fetched, Fetcher, FetchError, RepeatFilter, UnusableError
 from postd.protocol.discovery import MetadataError, decode_document, endpoint_of, freshness_s, metadata_urls
 from postd.protocol.jwk import KeySet, KeySetError, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt

@@ -9,8 +9,7 @@ from postd.auth.checker import Checker
 from postd.auth.credentials import ISessionCredentials, Refused, SessionCredentials
 from postd.auth.identity import Identity
 from postd.errors import StoreUnavailableError
-from postd.model import Session
-from postd.protocol.session import hash_session_id, make_session, make_session_id, renewal
+from postd.protocol.session import Session, hash_session_id, make_session, make_session_id, renewal
 from postd.store.interface import SESSIONS_OF_USER_MAX, LoginStore
 
 _CANDIDATES_MAX = 32

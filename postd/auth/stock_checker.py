@@ -17,7 +17,7 @@ from postd.auth.identity import Identity
 from postd.auth.password import check_lengths, refused
 from postd.auth.throttle import Throttle, login_keys
 from postd.errors import LoginsBusyError, TooManyFailuresError
-from postd.model import has_issuer
+from postd.protocol.bearer import has_issuer
 from postd.protocol.password import normalize
 
 _FINGERPRINT = bytes(16)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from postd.auth.user_file import Account
 from postd.errors import join_names
-from postd.model import has_issuer
+from postd.protocol.bearer import has_issuer
 from postd.protocol.host import normalize_host
 from postd.protocol.password import normalize
 from postd.schemes import load_schemes

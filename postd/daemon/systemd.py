@@ -14,7 +14,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
-from postd.errors import check_socket_path
+from postd.linux import check_socket_path
 
 STATUS_MAX_CHARS = 500
 """Longer status texts are cut."""

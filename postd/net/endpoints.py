@@ -10,8 +10,8 @@ from twisted.internet.interfaces import IListeningPort, IProtocolFactory, IStrea
 from twisted.internet.protocol import Factory
 from twisted.python.failure import Failure
 
-import postd.linux  # noqa: F401 - refuses other systems
-from postd.errors import ConfigError, UnusableCertificateError, check_socket_path
+from postd.errors import ConfigError, UnusableCertificateError
+from postd.linux import check_socket_path
 from postd.net.endpoint_strings import (
     ALLOWED,
     KINDS,

@@ -58,6 +58,19 @@ class UnusableError(FetchError):
     """The host responded, but not with the requested document."""
 
 
+class RepeatFilter:
+    """The last message logged, to suppress its repetitions."""
+
+    def __init__(self) -> None:
+        self._last = ""
+
+    def is_new(self, message: str) -> bool:
+        """Return whether a message differs from the one before, and remember it."""
+        is_new = message != self._last
+        self._last = message
+        return is_new
+
+
 class Fetched(Struct, frozen=True):
     """A response: its body, header fields, and its status: 200, to a POST also 400.
 

@@ -21,8 +21,7 @@ from twisted.internet import tcp, unix
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.python.failure import Failure
 
-import postd.linux  # noqa: F401 - refuses other systems
-from postd.errors import check_socket_path
+from postd.linux import check_socket_path
 from postd.net.endpoints import DryRunReactor
 from postd.reactor import IReactor
 from postd.twisted_private import close_without_shutdown, make_port, take_adopted_socket

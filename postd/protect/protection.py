@@ -29,7 +29,6 @@ from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response
-from postd.model import has_issuer
 from postd.protect.arguments import among, check, check_path, check_reactor, count, expected, seconds, words
 from postd.protect.basic import BasicCredentialFactory
 from postd.protect.bearer import AcceptedTokens
@@ -40,7 +39,7 @@ from postd.protect.guard import CredentialReader, FactoryMaker, PrivateGuard, Pr
 from postd.protect.issuers import TrustedIssuer, make_issuers
 from postd.protect.login import LoginViews
 from postd.protect.pages import SignInPages, make_page
-from postd.protocol.bearer import decode_scope
+from postd.protocol.bearer import decode_scope, has_issuer
 from postd.protocol.digest import HASHES, check_realm
 from postd.protocol.host import check_proxy
 from postd.protocol.password import normalize

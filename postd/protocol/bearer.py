@@ -1,4 +1,4 @@
-"""The syntax of Bearer tokens and scopes in HTTP fields (RFC 6750; RFC 6749 §3.3)."""
+"""The syntax of Bearer tokens and scopes in HTTP fields (RFC 6750; RFC 6749 §3.3), and of the names of their users."""
 
 import re
 import string
@@ -39,3 +39,11 @@ def decode_scope(text: str) -> frozenset[str]:
             f'{text!r} is not a scope: words of printable ASCII without " and \\, separated by single spaces'
         )
     return frozenset(words)
+
+
+def has_issuer(username: str) -> bool:
+    """Return whether a name is that of an access token's user, `ISSUER#NAME` (reference: Bearer).
+
+    An issuer is a URL and has a colon, which an account's name cannot have.
+    """
+    return ":" in username

@@ -1,10 +1,10 @@
-"""Session identifiers, and the renewal of sessions (spec: Session)."""
+"""Sessions, their identifiers, and their renewal (spec: Session)."""
 
 import hashlib
 import secrets
 import string
 
-from postd.model import Session
+from msgspec import Struct
 
 _ID_BYTES = 32
 _ID_CHARS = 43
@@ -12,6 +12,22 @@ _ALPHABET = (string.ascii_letters + string.digits + "_-").encode("ascii")
 
 RENEWAL_MAX_S = 60
 """The longest time between a use of a session and its renewal in the store."""
+
+
+class Session(Struct, frozen=True):
+    """A session begun by form login (spec: Session). Times are seconds since the epoch.
+
+    The spec leaves the contents of a session open. Here: its user; the fingerprint of the user's account, so that a
+    changed password ends the session; the times of creation and of last use; when it expires if it is not used, and
+    when it ends in any case, never before that.
+    """
+
+    username: str
+    fingerprint: bytes
+    created: float
+    seen: float
+    expires: float
+    ends: float
 
 
 def make_session_id() -> str:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 from postd.auth.portal import CoroutinePortal
 from postd.errors import join_names
-from postd.model import has_issuer
 from postd.net.endpoint_strings import is_loopback_only
 from postd.protect.bearer import AcceptedTokens
 from postd.protect.guard import ProtectedResource
+from postd.protocol.bearer import has_issuer
 from postd.schemes.interface import Context, NetworkCheck, Scheme
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Page, Settings

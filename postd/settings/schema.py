@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from postd.model import has_issuer
 from postd.protocol import jwt
+from postd.protocol.bearer import has_issuer
 from postd.protocol.host import normalize_host
 from postd.protocol.jwt import Algorithm, Binding, Scalar
 from postd.protocol.password import normalize

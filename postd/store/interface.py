@@ -11,7 +11,8 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from postd.model import Change, Post, Session, Version
+from postd.model import Change, Post, Version
+from postd.protocol.session import Session
 
 CHANGES_KEPT = 10_000
 """How many of the latest changes a store keeps at least."""

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, eventAsText
 
 from postd.daemon.systemd import STATUS_MAX_CHARS, SystemdNotifier
-from postd.errors import SOCKET_PATH_MAX_BYTES
+from postd.linux import SOCKET_PATH_MAX_BYTES
 
 
 class Systemd:

@@ -19,7 +19,15 @@ from twisted.logger import capturedLogs, formatEvent
 
 from postd.errors import ConfigError
 from postd.net import fetching
-from postd.net.fetching import CONTENT_MAX_BYTES, REDIRECTS_MAX, Fetched, Fetcher, FetchError, UnusableError
+from postd.net.fetching import (
+    CONTENT_MAX_BYTES,
+    REDIRECTS_MAX,
+    Fetched,
+    Fetcher,
+    FetchError,
+    RepeatFilter,
+    UnusableError,
+)
 from postd.reactor import IReactor
 from tests.helpers import PATIENCE_S
 from tests.issuer import Issuer, Reply
@@ -706,3 +714,9 @@ async def test_refused_responses_leave_no_socket_open(issuer: Issuer, short_time
             await failure_of(get(f"{issuer.origin}{path}"))
     await deferLater(global_reactor, 2 * SHORT_S)
     assert open_files() <= before
+
+
+def test_repeated_message_is_not_new() -> None:
+    repeats = RepeatFilter()
+    is_new = [repeats.is_new(message) for message in ("a", "a", "b", "a", "", "")]
+    assert is_new == [True, False, True, True, True, False]

@@ -18,7 +18,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from postd.daemon.authentication import Authentication
 from postd.daemon.server import make_tree
-from postd.model import Session
+from postd.protocol.session import Session
 from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postd.model import Session
-from postd.protocol.session import RENEWAL_MAX_S, hash_session_id, make_session, make_session_id, renewal
+from postd.protocol.session import RENEWAL_MAX_S, Session, hash_session_id, make_session, make_session_id, renewal
 
 NOW = 1_800_000_000.0
 DURATIONS = st.floats(0.001, 1e8)

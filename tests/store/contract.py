@@ -32,7 +32,8 @@ from postd.errors import (
     StoreNotEmptyError,
     StoreUnavailableError,
 )
-from postd.model import POST_ID_MAX, Change, ChangeKind, Post, Session, Version
+from postd.model import POST_ID_MAX, Change, ChangeKind, Post, Version
+from postd.protocol.session import Session
 from postd.reactor import IReactor
 from postd.store.group_commit import QUEUE_MAX
 from postd.store.interface import (

@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from postd.errors import StoreUnavailableError
-from postd.model import Session
+from postd.protocol.session import Session
 from postd.store.interface import (
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
-from postd.model import Session
+from postd.protocol.session import Session
 from postd.store.interface import (
     CLOCK_KEPT_S,
     KEY_BYTES,

@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from msgspec import Struct
 from msgspec.structs import replace
 
-from postd.errors import check_socket_path
+from postd.linux import check_socket_path
 
 # The invalid part is not shown: it may be a piece of a password with one of these characters.
 _QUOTED = " (in a password, / is written %2F, ? is %3F, @ is %40, % is %25)"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from postd.model import Session
+from postd.protocol.session import Session
 from postd.store.interface import (
     CLOCK_KEPT_S,
     KEY_BYTES,

@@ -13,8 +13,7 @@ from sys import maxsize
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
-from postd.caching import Semaphore
-from postd.fair_queue import TURN_MAX_S, FairTurns
+from postd.fair_queue import TURN_MAX_S, FairTurns, Semaphore
 from postd.model import POST_ID_MAX, Version
 from postd.store.interface import Page, PostStore
 from postd.web.lists.encoded_piece import Held, Piece, encode_posts, join_posts, last_id

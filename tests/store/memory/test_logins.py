@@ -10,7 +10,7 @@ from twisted.internet import reactor as global_reactor
 from twisted.internet.task import Clock
 
 from postd.errors import StoreUnavailableError
-from postd.model import Session
+from postd.protocol.session import Session
 from postd.reactor import IReactor
 from postd.store.interface import NONCE_COUNTS_KEPT_S, Failures
 from postd.store.memory.logins import MemoryLogins
