@@ -114,7 +114,7 @@ ONLY_MODULES = {
     ("settings", "net"): {"postd.net.endpoint_strings"},
     ("settings", "store"): {"postd.store.urls"},
     ("auth", "net"): {"postd.net.fetching"},
-    ("client", "net"): {"postd.net.fetching"},
+    ("client", "net"): {"postd.net.fetching", "postd.net.http_client"},
     ("auth", "store"): {"postd.store.interface"},
     ("store", "protocol"): {"postd.protocol.session"},
     ("http", "auth"): {"postd.auth.identity"},

@@ -17,7 +17,7 @@ from zope.interface import implementer
 
 from postd.client.errors import SignInError
 from postd.client.responses import read_body
-from postd.net.fetching import drop, root_cause, split_origin
+from postd.net.http_client import drop, root_cause, split_origin
 
 BODY_MAX_BYTES = 1024 * 1024
 """The largest body that is buffered for a retry; one of unknown length is not buffered either."""

@@ -10,7 +10,7 @@ from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
 from twisted.web.client import Agent, HTTPConnectionPool
 
-from postd.net.fetching import EndpointFactory
+from postd.net.http_client import EndpointFactory
 from postd.reactor import IReactor
 
 CONNECT_MAX_S = 10.0

@@ -14,7 +14,7 @@ from twisted.web.iweb import IAgent
 from postd.caching import SingleFlight
 from postd.client.authenticator import Authenticator
 from postd.client.errors import SignInError
-from postd.net.fetching import drop, single_exchange
+from postd.net.http_client import drop, single_exchange
 from postd.reactor import IReactor
 
 SIGN_IN_TIMEOUT_S = 30.0

@@ -21,7 +21,7 @@ from postd.client.responses import connection_error, decode_problem, header_fiel
 from postd.client.watching import Watch
 from postd.errors import ConfigError, InvalidTextError
 from postd.model import POST_ID_MAX, Post
-from postd.net.fetching import single_exchange
+from postd.net.http_client import single_exchange
 from postd.reactor import IReactor
 
 T = TypeVar("T")

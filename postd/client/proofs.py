@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Iterable
 
-from postd.net.fetching import split_origin
+from postd.net.http_client import split_origin
 from postd.protocol.dpop_proof import DPoPKey, make_proof
 
 USE_NONCE = "use_dpop_nonce"

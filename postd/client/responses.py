@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import Protocol
 
 from postd.client.errors import NoAnswerError, ProblemError
-from postd.net.fetching import describe_failure, is_tls_failure, root_cause
+from postd.net.http_client import describe_failure, is_tls_failure, root_cause
 
 BODY_MAX_BYTES = 64 * 1024
 """How much of a body is read that reports an error, or is discarded."""
