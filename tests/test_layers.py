@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "monitoring": {"monitoring"},
     "net": {"errors", "linux", "net", "protocol", "reactor", "twisted_private"},
     "store": {"errors", "linux", "model", "protocol", "reactor", "store"},
-    "settings": {"errors", "net", "protocol", "scheme_names", "settings", "store"},
+    "settings": {"errors", "net", "protocol", "scheme_names", "settings"},
     "auth": {"auth", "caching", "errors", "fair_queue", "net", "protocol", "reactor", "store"},
     "http": {"auth", "errors", "http", "protocol"},
     "front": {
@@ -112,7 +112,6 @@ MAY_IMPORT = {
 
 ONLY_MODULES = {
     ("settings", "net"): {"postd.net.endpoint_strings"},
-    ("settings", "store"): {"postd.store.urls"},
     ("auth", "net"): {"postd.net.fetching"},
     ("client", "net"): {"postd.net.fetching", "postd.net.http_client"},
     ("auth", "store"): {"postd.store.interface"},

@@ -27,9 +27,9 @@ from zope.interface import implementer
 from postd.auth.identity import AuthenticationResult, Identity
 from postd.errors import ServerBusyError
 from postd.front.interface import Connection, Site
-from postd.http.client_certificate import certificate_of
 from postd.http.errors import make_error_response, not_found
 from postd.http.interface import NativeRequest
+from postd.http.peer import certificate_of
 from postd.http.responses import Parts, Response, StreamedResponse, encode_header, make_no_content
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1.head import Head

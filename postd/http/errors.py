@@ -30,7 +30,7 @@ from postd.errors import (
     TooManyFailuresError,
 )
 from postd.http.interface import Request
-from postd.http.pages import make_html_response, negotiate_html
+from postd.http.pages.template import make_html_response, negotiate_html
 from postd.http.redaction import show_method, show_target
 from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_response, phrase
 

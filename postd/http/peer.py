@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
-from twisted.internet.interfaces import IAddress
+from twisted.internet.interfaces import IAddress, ISSLTransport
 from twisted.logger import Logger
 
 from postd.http.errors import Problem
@@ -200,6 +200,19 @@ class PeerResolver:
                 "{peer} is not in trusted_proxies: its X-Forwarded-For, X-Forwarded-Proto and Client-Cert are ignored",
                 peer=peer,
             )
+
+
+def certificate_of(request: Any) -> bytes | None:
+    """Return the client certificate of a request's connection in DER; None if it has none, or is lost.
+
+    Also None over HTTP/2, which a stock site may have: its streams do not give access to the connection.
+    """
+    if getattr(request, "channel", None) is None or not ISSLTransport.providedBy(request.transport):
+        return None
+    from OpenSSL import crypto  # noqa: PLC0415 - only TLS needs it (postd.daemon.startup)
+
+    certificate: Any = request.transport.getPeerCertificate()
+    return None if certificate is None else crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate)
 
 
 def _is_websocket(request: Request) -> bool:

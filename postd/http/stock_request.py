@@ -9,9 +9,9 @@ from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource, getChildForRequest
 
 from postd.auth.identity import AuthenticationResult, Identity
-from postd.http.client_certificate import certificate_of
 from postd.http.errors import make_error_response
 from postd.http.interface import NativeRequest, Request
+from postd.http.peer import certificate_of
 from postd.http.responses import Parts, Response, StreamedResponse
 from postd.http.urlencoded import FORM_MAX_BYTES
 from postd.protocol.host import client_network

@@ -15,7 +15,7 @@ from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
 from postd.http.errors import say_when, to_problem
 from postd.http.interface import Request
-from postd.http.pages import make_html_response, negotiate_html, read_file, wants_html
+from postd.http.pages.template import make_html_response, negotiate_html, read_file, wants_html
 from postd.http.peer import PeerResolver
 from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
 from postd.http.urlencoded import decode_form, decode_query

@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args
+from urllib.parse import quote, unquote
 
 import msgspec
 from msgspec import Struct
@@ -17,7 +18,6 @@ from postd.protocol.jwt import Algorithm
 from postd.scheme_names import SCHEMES
 from postd.settings.schema import WORKERS_MAX, BearerSettings, Page, Settings
 from postd.settings.values import decode_value
-from postd.store.urls import absolute_store
 
 StructT = TypeVar("StructT", bound=Struct)
 
@@ -135,7 +135,7 @@ def _make_absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     endings = {"log": "file", "page": "files", **dict.fromkeys(SCHEMES, "_file")}
     made |= {name: _with_absolute_files(values[name], end, folder) for name, end in endings.items() if name in values}
     if isinstance(values.get("store"), str):
-        made["store"] = absolute_store(values["store"], folder)
+        made["store"] = _with_absolute_store(values["store"], folder)
     if "listen" in values:
         made["listen"] = [absolute_endpoint(one, folder) for one in values["listen"]]
     if values.get("admin", {}).get("listen"):
@@ -154,6 +154,24 @@ def _with_absolute_files(table: Any, ending: str, folder: Path) -> Any:
         key: str(folder / value) if key.endswith(ending) and value and isinstance(value, str) else value
         for key, value in table.items()
     }
+
+
+def _with_absolute_store(url: str, folder: Path) -> str:
+    """Return a store URL with absolute paths; an invalid URL is returned unchanged, and refused when it is opened."""
+    kind, _, path = url.partition(":")
+    if kind == "sqlite":
+        return url if path in {"", ":memory:"} else f"sqlite:{folder / path}"
+    if not kind.startswith("redis"):
+        return url
+    place, question, query = url.partition("?")
+    if kind == "redis+unix":
+        place = re.sub(r"(?<=://)((?:[^/@]*@)?)(.+)", lambda found: found[1] + _joined(folder, found[2]), place)
+    return place + question + re.sub(r"(?<=_file=)[^&]+", lambda found: _joined(folder, found[0]), query)
+
+
+def _joined(folder: Path, path: str) -> str:
+    """Join a folder and a percent-encoded path."""
+    return quote(str(folder / unquote(path)))
 
 
 _FILE_MAX_BYTES = 1024**2

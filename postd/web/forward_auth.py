@@ -16,7 +16,7 @@ from twisted.web.resource import IResource
 from postd.auth.identity import AuthenticationResult
 from postd.http.errors import NOT_OUR_HOST, Problem, not_found
 from postd.http.interface import NativeRequest, Request
-from postd.http.pages import wants_html
+from postd.http.pages.template import wants_html
 from postd.http.responses import TEXT, Response, make_redirect, make_response
 from postd.protect.guard import Guard
 from postd.protocol.host import normalize_host

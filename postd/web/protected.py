@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
-from postd.http.pages import make_html_response, wants_html
+from postd.http.pages.template import make_html_response, wants_html
 from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_response
 
 

@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
-from postd.http.pages import STYLE
+from postd.http.pages.template import STYLE
 from tests.helpers import InMemoryApi, Response, forget_own, result_of
 from tests.protect.test_login import CHALLENGE, Page, check_page, send_form, with_cookie
 from tests.web.clients import PASSWORD, basic

@@ -6,7 +6,7 @@ from string import Template
 
 from msgspec import Struct
 
-from postd.http.pages import STYLE, fill_page, make_policy, read_file
+from postd.http.pages.template import STYLE, fill_page, make_policy, read_file
 from postd.model import POST_MAX_CHARS, Post
 
 _BOARD_STYLE = STYLE + read_file(__package__, "board.css")

@@ -25,7 +25,7 @@ from itertools import groupby
 from string import Template
 from typing import Any
 
-from postd.http.pages import COLORS, make_policy, read_file
+from postd.http.pages.template import COLORS, make_policy, read_file
 from postd.http.responses import phrase
 from postd.web.access import SAMPLE_USER
 from postd.web.samples import ORIGIN
