@@ -12,7 +12,7 @@ FLOORS: Sequence[Sequence[tuple[str, str]]] = (
         ("protect", "the guard, the HTTP part of each scheme"),
         ("front", "the HTTP server: connections, requests"),
     ),
-    (("http", "requests and responses as values, errors, the driver of coroutines"),),
+    (("http", "requests and responses as values, errors, views as coroutines"),),
     (("auth", "credentials to identities"), ("settings", "the settings file"), ("client", "HTTP clients")),
     (("net", "endpoints, TLS, fetching"), ("store", "SQLite, Redis, memory"), ("fair_queue", "turns by client")),
     (("protocol", "what RFCs define: values in, values out"),),

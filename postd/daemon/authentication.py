@@ -5,10 +5,10 @@ from functools import partial
 from msgspec.structs import asdict
 from twisted.logger import Logger
 
+from postd.auth.background_work import Upkeep, end_sessions
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
 from postd.auth.throttle import Throttle
-from postd.auth.upkeep import Upkeep, end_sessions
 from postd.auth.users import UserDirectory
 from postd.daemon.settings_checks import find_problems
 from postd.http.peer import PeerResolver

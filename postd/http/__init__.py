@@ -1,4 +1,4 @@
-"""HTTP as values: requests, responses, errors, and the driver between coroutines and resources of twisted.web.
+"""HTTP as values: requests, responses, errors, and views, coroutines that run as resources of twisted.web.
 
 Nothing here depends on postd's own pages, its API or its connections; `postd.protect` and `postd.web` build on it.
 """

@@ -29,7 +29,7 @@ class Request(Protocol):
         route: the URL rule that matches the path, for log and metrics.
         file: the path of the served file or folder, for the log.
         authentication: the result of checking its credentials; None if it has none of a scheme of the resource.
-        responder: the driver of the coroutine that makes the response, while the coroutine waits.
+        responder: resumes the coroutine that makes the response, while the coroutine waits (`postd.http.views`).
         channel: the connection; None once it is lost.
     """
 

@@ -34,12 +34,12 @@ from postd.auth.credentials import BearerCredentials, InsufficientScopeError, Re
 from postd.auth.identity import AuthenticationResult, Identity
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
-from postd.http.driver import choose_resource, error_page
 from postd.http.errors import Advice, Problem, make_problem_response
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response, make_no_content
 from postd.http.stock_request import adapt
+from postd.http.views import choose_resource, error_page
 from postd.twisted_private import AuthSessionWrapper
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024

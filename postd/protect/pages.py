@@ -5,10 +5,10 @@ from typing import Any
 
 from twisted.web.resource import IResource, Resource
 
-from postd.http.driver import View, ViewResource
 from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
 from postd.http.responses import Response, StreamedResponse, make_no_content
+from postd.http.views import View, ViewResource
 from postd.protect.login import LoginViews
 
 

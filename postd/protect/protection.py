@@ -15,6 +15,7 @@ from twisted.web.iweb import ICredentialFactory
 from twisted.web.resource import IResource
 from zope.interface import Interface
 
+from postd.auth.background_work import Upkeep, end_sessions
 from postd.auth.checker import Checker
 from postd.auth.digest import NONCE_KEY, DigestChecker, NonceRegistry, describe_missing_digest
 from postd.auth.identity import Identity
@@ -23,7 +24,6 @@ from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Fingerprints, SessionChecker, Sessions
 from postd.auth.stock_checker import AnyAccount, StockChecker
 from postd.auth.throttle import Throttle
-from postd.auth.upkeep import Upkeep, end_sessions
 from postd.auth.users import UserDirectory
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.http.interface import Request

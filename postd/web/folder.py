@@ -20,11 +20,11 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeStaticProducer
 
-from postd.http.driver import WRITE_MAX_BYTES, PacedWriter, error_page, respond
 from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
 from postd.http.responses import make_redirect
-from postd.web.protected import check_method
+from postd.http.views import WRITE_MAX_BYTES, PacedWriter, error_page, respond
+from postd.web.name_pages import check_method
 
 _log = Logger()
 

@@ -4,9 +4,9 @@
 |---|---|---|
 | `/post`, and all below | `posts.PostApi` | `[api]`: the read rule for GET and HEAD, the write rule for the rest |
 | `/`, `/login`, `/logout` | `login.LoginPages` | |
-| `/home` | `protected.Home` | a session |
+| `/home` | `name_pages.Home` | a session |
 | `/board`, `/board/<id>`, `/board/<id>/delete` | `board.views.Board`, if "session" is in the read rule | a session |
-| the path of a `[[page]]`, and all below | `folder.Folder` or `protected.show_name` | its rule |
+| the path of a `[[page]]`, and all below | `folder.Folder` or `name_pages.show_name` | its rule |
 | the path of a `[[page]]` with `forward` | `forward_auth.admit` | `forward_auth.ForwardAuth`, by its rule |
 | `/.well-known/oauth-protected-resource`, and below | `resource_metadata.ResourceMetadata`, if there are issuers | |
 | `/openapi.json`, `/docs` | `openapi.docs.Docs` | |
@@ -21,8 +21,8 @@ from msgspec import Struct
 from twisted.web.resource import IResource, Resource
 
 from postd.fair_queue import FairTurns
-from postd.http.driver import ViewResource, error_page
 from postd.http.errors import not_found
+from postd.http.views import ViewResource, error_page
 from postd.protect.guard import ProtectedResource
 from postd.store.interface import PostStore
 from postd.web.access import Access
@@ -30,8 +30,8 @@ from postd.web.board.views import Board
 from postd.web.cors import allow_origins
 from postd.web.events import Events
 from postd.web.forward_auth import ForwardAuth, admit
+from postd.web.name_pages import Home, show_name
 from postd.web.posts import PostApi
-from postd.web.protected import Home, show_name
 from postd.web.routing import Router
 
 _NOT_FOUND = error_page(not_found())

@@ -9,7 +9,7 @@ This is `KleinResource` with these departures:
 - Methods are case-sensitive (RFC 9110 §9.1); werkzeug treats `post` as `POST`.
 - Routes are cached; paths that differ only in an id share one. A view that does not wait is answered without a
   Deferred.
-- One table maps all errors (`postd.http.errors`; `postd.http.driver`).
+- One table maps all errors (`postd.http.errors`; `postd.http.views`).
 """
 
 import re
@@ -21,9 +21,9 @@ from klein.resource import KleinResource
 from twisted.web.server import NOT_DONE_YET
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
-from postd.http.driver import respond
 from postd.http.errors import Problem, not_found
 from postd.http.responses import Response, StreamedResponse, make_no_content
+from postd.http.views import respond
 from postd.protocol.percent import percent_decode
 
 REMEMBERED_MAX = 4096

@@ -16,7 +16,7 @@ from zope.interface.verify import verifyObject
 from postd.auth.identity import AuthenticationResult
 from postd.front.access_log import DELAY_S, LINES_MAX
 from postd.front.connection import INPUT_MAX_BYTES, LINGER_S
-from postd.http.driver import PacedWriter
+from postd.http.views import PacedWriter
 from postd.monitoring.tally import Tally
 from tests.helpers import MemoryTransport, connect, make_site
 

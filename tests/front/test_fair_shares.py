@@ -12,8 +12,8 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 
-from postd.http.driver import respond
 from postd.http.responses import TEXT, Response, StreamedResponse, make_response, make_streamed_response
+from postd.http.views import respond
 from tests.front.slow_server import BUFFER_BYTES, BufferedTransport
 from tests.helpers import connect, make_site
 

@@ -6,8 +6,8 @@ from typing import Any
 from twisted.internet.testing import StringTransport
 from twisted.web.server import Site
 
-from postd.http.driver import ViewResource
 from postd.http.responses import TEXT, StreamedResponse, make_streamed_response
+from postd.http.views import ViewResource
 
 
 def test_streamed_response_is_sent_in_order() -> None:

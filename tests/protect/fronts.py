@@ -19,16 +19,16 @@ from twisted.web.static import File
 
 from postd.fair_queue import FairTurns
 from postd.front.factory import HttpFactory
-from postd.http.driver import ViewResource, error_page
 from postd.http.errors import Problem
 from postd.http.stock_request import adapt
+from postd.http.views import ViewResource, error_page
 from postd.protect import Protection, issuer
 from postd.protect.bearer import METADATA_PATH
 from postd.reactor import IReactor
 from postd.settings.schema import Settings
 from postd.web.events import Events
+from postd.web.name_pages import show_name
 from postd.web.posts import PostApi
-from postd.web.protected import show_name
 from postd.web.routing import Router
 from tests.helpers import InlineHashThreads, InMemoryApi, Response, make_site, result_of
 from tests.web import test_posts

@@ -10,8 +10,8 @@ from twisted.logger import capturedLogs, formatEvent
 
 from postd.auth.bearer import BearerChecker, Issuer
 from postd.auth.portal import CoroutinePortal
-from postd.http.driver import ViewResource
 from postd.http.peer import PeerResolver
+from postd.http.views import ViewResource
 from postd.protect.bearer import METADATA_PATH, AcceptedTokens
 from postd.protect.guard import Guard, ProtectedResource, Realm
 from postd.protocol.jwk import decode_key_set

@@ -43,17 +43,17 @@ from postd.auth.portal import CoroutinePortal
 from postd.daemon.service import make_service
 from postd.errors import ConfigError, StoreUnavailableError
 from postd.front.request import HttpRequest
-from postd.http.driver import ViewResource, error_page
 from postd.http.errors import Problem
 from postd.http.peer import PeerResolver
 from postd.http.stock_request import StockRequest
+from postd.http.views import ViewResource, error_page
 from postd.protect.basic import BasicCredentialFactory
 from postd.protect.bearer import AcceptedTokens, BearerCredentialFactory
 from postd.protect.guard import AUTHORIZATION_MAX_BYTES, CredentialFactory, Guard, ProtectedResource, Realm
 from postd.protocol.digest import DigestResponse
 from postd.reactor import IReactor
 from postd.settings.loading import load_settings
-from postd.web.protected import show_name
+from postd.web.name_pages import show_name
 from tests.helpers import InlineHashThreads, InMemoryApi, Response, forget_own, result_of
 from tests.protect.fronts import Front, check_problem, check_text_error, is_stock
 from tests.web.clients import (

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from postd.protocol.session import Session
+from postd.store.base import StorePart
 from postd.store.interface import (
     CLOCK_KEPT_S,
     KEY_BYTES,
@@ -19,7 +20,6 @@ from postd.store.interface import (
     Failures,
     Reservation,
 )
-from postd.store.part import StorePart
 from postd.store.redis.database import RedisDatabase
 from postd.store.redis.scripts import KEYS, Script, load_script
 

@@ -10,8 +10,8 @@ from twisted.python.failure import Failure
 from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError, StoreUnavailableError
 from postd.model import Change, ChangeKind, Post, Version
 from postd.reactor import IReactor
+from postd.store.base import StorePart, contiguous_changes, proven_changes, read_by_pages
 from postd.store.interface import PAGE_CHANGES_MAX, IdempotencyKey, Page
-from postd.store.part import StorePart, contiguous_changes, proven_changes, read_by_pages
 from postd.store.redis.database import RedisDatabase
 from postd.store.redis.importing import RedisImport
 from postd.store.redis.scripts import KEYS, load_script

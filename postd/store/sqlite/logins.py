@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from postd.protocol.session import Session
+from postd.store.base import StorePart
 from postd.store.interface import (
     CLOCK_KEPT_S,
     KEY_BYTES,
@@ -17,7 +18,6 @@ from postd.store.interface import (
     Failures,
     Reservation,
 )
-from postd.store.part import StorePart
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
 

@@ -8,8 +8,8 @@ import msgspec
 
 from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError
 from postd.model import Change, ChangeKind, Post, Version
+from postd.store.base import StorePart, contiguous_changes, proven_changes
 from postd.store.interface import PAGE_CHANGES_MAX, IdempotencyKey, Page
-from postd.store.part import StorePart, contiguous_changes, proven_changes
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import transaction

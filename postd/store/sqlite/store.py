@@ -7,7 +7,7 @@ from pathlib import Path
 
 from postd.errors import StoreRefusedError
 from postd.reactor import IReactor
-from postd.store.part import read_by_pages
+from postd.store.base import read_by_pages
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import DatabaseFile
 from postd.store.sqlite.logins import SqliteLogins

@@ -5,9 +5,9 @@ from hashlib import blake2b
 
 from postd.errors import ServerBusyError
 from postd.fair_queue import FairTurns
-from postd.http.driver import WRITE_MAX_BYTES
 from postd.http.interface import Request
 from postd.http.responses import JSON, Parts, Response, StreamedResponse, make_streamed_response
+from postd.http.views import WRITE_MAX_BYTES
 from postd.protocol.gzip import HEADER, Part, Stream, make_part
 from postd.web.lists.compression import GZIP, gzip_etag, not_modified_if_current, wants_gzip
 from postd.web.lists.encoded_piece import COMMA, Piece, compress_text

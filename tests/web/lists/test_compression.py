@@ -10,11 +10,11 @@ import pytest
 from twisted.internet.task import Clock
 
 from postd.fair_queue import FairTurns
-from postd.http.driver import ViewResource
 from postd.http.responses import TEXT
+from postd.http.views import ViewResource
 from postd.reactor import IReactor
-from postd.web import compression as compress
 from postd.web.events import Events
+from postd.web.lists import compression as compress
 from postd.web.lists.compression import COMPRESSED_MIN_BYTES, VARY, NegotiatedText
 from postd.web.posts import PostApi
 from postd.web.routing import Router

@@ -25,7 +25,7 @@ from postd.reactor import IReactor
 from postd.store.interface import PostStore, Store
 from postd.store.opening import open_store as make_store_of
 from postd.store.sqlite.store import SqliteStore
-from postd.web import encoded_posts
+from postd.web.lists import encoded_posts
 from postd.web.lists.compression import gzip_etag
 from postd.web.lists.encoded_piece import Held, Piece, encode_posts, join_posts
 from postd.web.lists.encoded_posts import EncodedPosts

@@ -11,8 +11,8 @@ from twisted.internet.interfaces import IPushProducer
 from zope.interface.verify import verifyObject
 
 from postd.errors import StoreUnavailableError
-from postd.http.driver import PacedWriter
-from postd.web import encoded_posts
+from postd.http.views import PacedWriter
+from postd.web.lists import encoded_posts
 from postd.web.lists.encoded_posts import PIECE_POSTS, SNAPSHOT_POSTS
 from postd.web.lists.streamed_list import PORTION_BYTES
 from tests.helpers import InMemoryApi, Response, SlowTransport, connect, result_of

@@ -1,4 +1,4 @@
-"""The driver between `IResource` and coroutines: runs a coroutine and sends its response, or that of its error."""
+"""Views: coroutines that return a response. They run here; their responses, or those of their errors, are sent."""
 
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
