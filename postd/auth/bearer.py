@@ -168,6 +168,11 @@ class _Accepted(Struct, frozen=True):
     token: AccessToken
     keys: KeySet | None = None
 
+    @property
+    def owner(self) -> str:
+        """The account of its owner."""
+        return f"{self.issuer.url}#{self.token.user}"
+
 
 class BearerChecker(Checker):
     """Access tokens. The account of an owner is `ISSUER#NAME`: issuers may give the same name to different people.
@@ -218,7 +223,7 @@ class BearerChecker(Checker):
         token = accepted.token
         revalidate = partial(self._is_accepted, credentials)
         return Identity(
-            token.user, credentials.scheme, accepted.issuer.url, token.scopes, revalidate, token.claims_json
+            accepted.owner, credentials.scheme, accepted.issuer.url, token.scopes, revalidate, token.claims_json
         )
 
     async def _check(self, credentials: BearerCredentials, throttle: Throttle | None, *, bound: bool) -> _Accepted:
@@ -240,8 +245,8 @@ class BearerChecker(Checker):
             raise log_throttled(credentials.scheme, error, credentials.address) from None
         missing = accepted.issuer.missing_scope(accepted.token, writing=credentials.writes, scope=credentials.scope)
         if missing:
-            owner = f"{accepted.issuer.url}#{accepted.token.user}"
-            raise log_refusal(credentials.scheme, InsufficientScopeError(owner, missing), credentials.address)
+            refusal = InsufficientScopeError(accepted.owner, missing)
+            raise log_refusal(credentials.scheme, refusal, credentials.address)
         return accepted
 
     async def _check_binding(self, accepted: _Accepted, credentials: BearerCredentials, proof: Proof | None) -> None:

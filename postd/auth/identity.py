@@ -20,8 +20,8 @@ class Identity(Struct, frozen=True):
     """An authenticated client.
 
     Args:
-        name: the name of the account: normalized (NFC) for a user file, as the checker returns it for a stock checker,
-            the value of the user claim for a token.
+        account: the name of the account, normalized (NFC) for a user file, as the checker returns it for a stock
+            checker; `ISSUER#NAME` for the owner of a token, because two issuers may use the same name.
         scheme: the scheme of the credentials: `basic`, `digest`, `form`, `session`, `bearer` or `dpop`.
         issuer: the issuer of the token, empty for other credentials.
         scopes: the scopes of the token.
@@ -29,7 +29,7 @@ class Identity(Struct, frozen=True):
         revalidate: returns whether the identity is still valid.
     """
 
-    name: str
+    account: str
     scheme: str
     issuer: str = ""
     scopes: frozenset[str] = frozenset()
@@ -45,9 +45,9 @@ class Identity(Struct, frozen=True):
         return MappingProxyType(json.loads(self.claims_json))
 
     @property
-    def account(self) -> str:
-        """The name, or `ISSUER#NAME` for the owner of a token, because two issuers may use the same name."""
-        return f"{self.issuer}#{self.name}" if self.issuer else self.name
+    def name(self) -> str:
+        """The name of the account; the value of the user claim for a token."""
+        return self.account[len(self.issuer) + 1 :] if self.issuer else self.account
 
 
 class AuthenticationResult(Struct, frozen=True):
