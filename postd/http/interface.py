@@ -17,6 +17,8 @@ from postd.protocol.http1.head import Fields
 class NativeRequest:
     """The base of requests that have the interface of `Request`; others are adapted (`postd.http.stock_request`)."""
 
+    is_shielded = False
+
 
 class Request(Protocol):
     """A request whose body is complete, and its response.
@@ -25,11 +27,11 @@ class Request(Protocol):
         method, uri, path: those of the request line; `path` without the query.
         fields: the field lines of the head by name, in Twisted's spelling, read-only.
         body: its body.
-        postpath: the segments of the path below the resource that renders.
         route: the URL rule that matches the path, for log and metrics.
         file: the path of the served file or folder, for the log.
         authentication: the result of checking its credentials; None if it has none of a scheme of the resource.
         responder: resumes the coroutine that makes the response, while the coroutine waits (`postd.http.views`).
+        is_shielded: whether the coroutine continues when the client disconnects, as a login does.
         channel: the connection; None once it is lost.
     """
 
@@ -38,12 +40,16 @@ class Request(Protocol):
     path: bytes
     fields: Fields
     body: bytes
-    postpath: list[bytes]
     route: str | None
     file: bytes | None
     authentication: AuthenticationResult | None
     responder: Any
+    is_shielded: bool
     channel: Any
+
+    @property
+    def postpath(self) -> list[bytes]:
+        """The segments of the path below the view or the resource that responds."""
 
     @property
     def requestHeaders(self) -> Headers:

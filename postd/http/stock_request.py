@@ -55,7 +55,7 @@ class StockRequest(NativeRequest):
         body: bytes = self._request.content.read(FORM_MAX_BYTES + 1)
         return body
 
-    @property
+    @cached_property
     def postpath(self) -> list[bytes]:
         path: list[bytes] = self._request.postpath
         return path

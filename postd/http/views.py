@@ -20,66 +20,45 @@ from postd.http.stock_request import adapt
 WRITE_MAX_BYTES = 64 * 1024
 """Size limit of one write: Twisted's transports pause the producer above this."""
 
-View = Callable[[Request], Coroutine[Any, Any, Response | StreamedResponse | IResource]]
-"""Returns the response to a request, or the resource that renders it."""
+Responding = Coroutine[Any, Any, Response | StreamedResponse | None]
+"""A coroutine that returns the response to a request, None if a resource of twisted.web sends it."""
+
+View = Callable[[Request], Responding]
+"""Begins to respond to a request; errors are raised by the coroutine alone."""
 
 _log = Logger()
 
 
 def respond(
     request: Request,
-    making: Coroutine[Any, Any, Response | StreamedResponse | IResource | None],
+    making: Responding,
+    result: Any = None,
+    *,
+    cancelled: bool = False,
 ) -> int:
     """Respond to a request with the result of a coroutine, or with the error that it raises.
 
     If an error occurs within a response, the connection is aborted, so that the response is not taken for complete. The
-    coroutine may return a resource to render, or None if it has sent the response itself. It is cancelled when the
-    client disconnects; a write that the store has accepted is still executed.
-    """
-    waiting = _run(request, making, None)
-    if waiting is not None:
-        _Responder(request, making).wait(waiting)
-    return NOT_DONE_YET
+    coroutine may return None if it has sent the response itself. It is cancelled when the client disconnects, unless
+    the request is shielded then; a write that the store has accepted is still executed.
 
-
-def choose_resource(request: Request, choosing: Coroutine[Any, Any, Response | IResource]) -> IResource:
-    """Return the resource that a coroutine chooses for a request; if the coroutine waits, a resource that waits for it.
-
-    The resource is rendered for this request only; it may stand for a response or an error. Without waiting, this
-    costs no more than the coroutine. A waiting coroutine continues even if the client disconnects.
-    """
-    try:
-        waiting = choosing.send(None)
-    except StopIteration as stop:
-        chosen: Response | IResource = stop.value
-        return ViewResource(_return(chosen)) if isinstance(chosen, Response) else chosen
-    except Exception as error:  # noqa: BLE001 - each is an answer
-        return error_page(error)
-    _Responder(request, choosing, shielded=True).wait(waiting)
-    return _WAITING
-
-
-def _run(
-    request: Request, coroutine: Coroutine[Any, Any, Any], result: Any, *, cancelled: bool = False
-) -> Deferred[Any] | None:
-    """Run a coroutine to its next Deferred, which is returned, or to its end, and respond to the request.
-
-    Unlike `Deferred.fromCoroutine` it needs no Deferred for each request, and no turn of the reactor if nothing is
-    awaited. `result` is that of the last Deferred, None at first.
+    Unlike `Deferred.fromCoroutine` this needs no Deferred for each request, and no turn of the reactor if nothing is
+    awaited. A coroutine that has waited goes on with the result of its Deferred; it was `cancelled` meanwhile or not.
     """
     end: Callable[[Request, Any], None]
     outcome: Any
     try:
         if isinstance(result, Failure):
-            waiting: Deferred[Any] = result.throwExceptionIntoGenerator(coroutine)
+            waiting: Deferred[Any] = result.throwExceptionIntoGenerator(making)
         else:
-            waiting = coroutine.send(result)
+            waiting = making.send(result)
     except StopIteration as stop:
         end, outcome = _answer, stop.value
     except Exception as error:  # noqa: BLE001 - each is an answer
         end, outcome = _ignore if cancelled and isinstance(error, CancelledError) else _fail, error
     else:
-        return waiting
+        _Responder(request, making, waiting, cancelled=cancelled)
+        return NOT_DONE_YET
     try:
         end(request, outcome)
     except Exception:  # noqa: BLE001 - it would be lost in the Deferred that was waited for
@@ -89,18 +68,16 @@ def _run(
             # Its frames refer to the failure that it came in: a cycle that would keep credentials in memory.
             outcome.__traceback__ = None
         del end, outcome, result
-    return None
+    return NOT_DONE_YET
 
 
-def _answer(request: Request, made: Response | StreamedResponse | IResource | None) -> None:
+def _answer(request: Request, made: Response | StreamedResponse | None) -> None:
     if made is None or request.channel is None:  # it is sent, or the connection is lost
         return
     if isinstance(made, Response) and len(made.body) <= WRITE_MAX_BYTES:
         request.send(made)
-    elif isinstance(made, Response | StreamedResponse):
-        respond(request, _send_in_pieces(request, made))
     else:
-        request.render_resource(made)
+        respond(request, _send_in_pieces(request, made))
 
 
 def _fail(request: Request, error: Exception) -> None:
@@ -114,30 +91,26 @@ def _ignore(_request: Request, _error: Exception) -> None:
 class _Responder:
     """Resumes a coroutine when the Deferred that it awaits has fired. Meanwhile it is the request's `responder`."""
 
-    __slots__ = ("_cancelled", "_coroutine", "_request", "_shielded", "_waiting")
+    __slots__ = ("_cancelled", "_coroutine", "_request", "_waiting")
 
-    def __init__(self, request: Request, coroutine: Coroutine[Any, Any, Any], *, shielded: bool = False) -> None:
+    def __init__(
+        self, request: Request, coroutine: Coroutine[Any, Any, Any], waiting: Deferred[Any], *, cancelled: bool
+    ) -> None:
         self._request = request
         self._coroutine = coroutine
-        self._shielded = shielded
-        self._cancelled = False
-        self._waiting: Deferred[Any] | None = None
+        self._cancelled = cancelled
+        self._waiting: Deferred[Any] | None = waiting
+        request.responder = self
+        waiting.addBoth(self._resume)
 
     def _resume(self, result: Any) -> None:
         # First: request and responder refer to each other.
         self._waiting = self._request.responder = None
-        waiting = _run(self._request, self._coroutine, result, cancelled=self._cancelled)
-        if waiting is not None:
-            self.wait(waiting)
-
-    def wait(self, waiting: Deferred[Any]) -> None:
-        """Resume the coroutine when the Deferred that it waits for has fired."""
-        self._waiting, self._request.responder = waiting, self
-        waiting.addBoth(self._resume)
+        respond(self._request, self._coroutine, result, cancelled=self._cancelled)
 
     def cancel(self) -> None:
         """Called when the client has disconnected."""
-        if self._waiting is not None and not self._shielded:
+        if self._waiting is not None and not self._request.is_shielded:
             self._cancelled = True
             self._waiting.cancel()
 
@@ -201,17 +174,28 @@ class PacedWriter:
 
 
 class ViewResource(Resource):
-    """A resource whose view also serves all paths below it."""
+    """A view as a resource of twisted.web, for all paths below it, too."""
 
     isLeaf = True
 
     def __init__(self, view: View) -> None:
         super().__init__()
-        self._view = view
+        self.view = view
 
     def render(self, request: Any) -> int:
         adapted = adapt(request)
-        return respond(adapted, self._view(adapted))
+        return respond(adapted, self.view(adapted))
+
+
+def view_of(resource: IResource) -> View:
+    """Return the view of a resource: that of a `ViewResource`, for others one that renders it or what is below it."""
+    if isinstance(resource, ViewResource):
+        return resource.view
+
+    async def render(request: Request) -> None:
+        request.render_resource(resource)
+
+    return render
 
 
 def error_page(error: Exception) -> ViewResource:
@@ -224,22 +208,3 @@ def error_page(error: Exception) -> ViewResource:
         return make_error_response(request, error)
 
     return ViewResource(view)
-
-
-def _return(response: Response) -> View:
-    async def view(_request: Request) -> Response:
-        return response
-
-    return view
-
-
-class _Waiting(Resource):
-    """Renders nothing: a `_Responder` answers the request later."""
-
-    isLeaf = True
-
-    def render(self, _request: Any) -> int:
-        return NOT_DONE_YET
-
-
-_WAITING = _Waiting()

@@ -4,8 +4,8 @@
 
 - A login is one coroutine (`postd.auth.portal`), without a Deferred if it does not wait. It returns the client's
   identity beside the avatar.
-- The portal's `mind` is the protected resource, so that one realm serves all resources. No logout is called at the end
-  of a response: no client stays logged in.
+- The portal's `mind` is the protected resource, so that one realm serves all resources. The coroutine of the login
+  awaits the view of the avatar. No logout is called at the end of a response: no client stays logged in.
 - A factory returns complete challenge lines, of which it may have several. The stock wrapper quotes every parameter,
   which RFC 7616 §3.3 forbids for `algorithm` and `stale`. The factory gets the reason of the refusal.
 - Two `Authorization` fields are a bad request (RFC 9110 §5.3: it is not a list field). The stock wrapper uses the last
@@ -37,9 +37,8 @@ from postd.errors import TooManyFailuresError
 from postd.http.errors import Advice, Problem, make_problem_response
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
-from postd.http.responses import Response, make_no_content
-from postd.http.stock_request import adapt
-from postd.http.views import choose_resource, error_page
+from postd.http.responses import Response, StreamedResponse, make_no_content
+from postd.http.views import Responding, View, ViewResource, error_page, view_of
 from postd.twisted_private import AuthSessionWrapper
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
@@ -150,7 +149,7 @@ FORBIDDEN = error_page(Problem(403, "You are not authorized to access this resou
 
 
 class Guard(AuthSessionWrapper):
-    """Protects a resource and all below it.
+    """Protects a resource and all below it, or each view that it is given (`enter`).
 
     The schemes are those of `factories`, in the order of their challenges, and of `readers`.
 
@@ -177,16 +176,17 @@ class Guard(AuthSessionWrapper):
         self._advice = _advise(self._by_scheme, readers)
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
+        self._guarded = ViewResource(partial(self.enter, view=view_of(resource)))
 
-    def resource_for(self, request: Any) -> IResource:
-        adapted = adapt(request)
-        # A login continues when the client disconnects: otherwise its failure would not be counted.
-        return choose_resource(adapted, self.enter(adapted))
+    def resource_for(self, _request: Any) -> IResource:
+        return self._guarded
 
-    async def enter(self, request: Request) -> Response | IResource:
-        """Return the protected resource, or a challenge."""
+    async def enter(self, request: Request, view: View) -> Response | StreamedResponse | None:
+        """Return the response of a view, if the client has access to it, or a challenge."""
         if is_preflight(request):
             return _PREFLIGHT
+        # A login continues when the client disconnects: otherwise its failure would not be counted.
+        request.is_shielded = True
         name, response = _split_authorization(request)
         factory = self._by_scheme.get(name)
         scheme, credentials, ambient = "", None, False
@@ -204,9 +204,7 @@ class Guard(AuthSessionWrapper):
             if credentials is not None:
                 if ambient:
                     self._clients.refuse_cross_site_write(request, except_named=factory is not None)
-                above = request.authentication  # of a guard above this one
-                request.authentication = AuthenticationResult(scheme, None)  # for the log, if the client disconnects
-                identity, avatar = await self._admit(scheme, credentials, above)
+                identity, avatar = await self._admit(scheme, credentials, request)
         except Exception as error:
             account = error.username if isinstance(error, InsufficientScopeError) else None
             request.authentication = AuthenticationResult(scheme, outcome_of(error), account)
@@ -217,12 +215,18 @@ class Guard(AuthSessionWrapper):
             return await self._challenge(None, None, request)
         outcome = "forbidden" if avatar is FORBIDDEN else "accepted"
         request.authentication = AuthenticationResult(scheme, outcome, identity.account, identity, self._cred)
-        resource: IResource = avatar
-        return resource
+        request.is_shielded = False
+        return None if request.channel is None else await self._show(avatar, view, request)
+
+    def _show(self, avatar: IResource, view: View, request: Request) -> Responding:
+        """Return the coroutine of the view, or that of an avatar which is not the protected resource."""
+        return view(request) if avatar is self._protected.resource else view_of(avatar)(request)
 
     def _admit(
-        self, scheme: str, credentials: ICredentials, above: AuthenticationResult | None
+        self, scheme: str, credentials: ICredentials, request: Request
     ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
+        above = request.authentication  # of a guard above this one
+        request.authentication = AuthenticationResult(scheme, None)  # for the log, if the client disconnects
         if above is not None and above.portal is self._cred and above.scheme == scheme:  # it checked them
             if scheme == "digest":
                 return self._find_avatar(above)
@@ -280,12 +284,11 @@ class PrivateGuard(Guard):
         super().__init__(*arguments, **options)
         self._vary = b", ".join([b"Authorization"] * bool(self._factories) + [b"Cookie"] * bool(self._readers))
 
-    async def enter(self, request: Request) -> Response | IResource:
-        entered = await super().enter(request)
-        if not isinstance(entered, Response) and entered is not FORBIDDEN:
+    def _show(self, avatar: IResource, view: View, request: Request) -> Responding:
+        if avatar is not FORBIDDEN:
             request.setHeader(b"Cache-Control", b"private")
             request.add_header(b"Vary", self._vary)
-        return entered
+        return super()._show(avatar, view, request)
 
 
 def _advise(schemes: Collection[bytes], readers: Sequence[CredentialReader]) -> Advice:

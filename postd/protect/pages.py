@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from twisted.web.resource import IResource, Resource
+from twisted.web.resource import Resource
 
 from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
@@ -31,7 +31,7 @@ def make_page(views: Mapping[bytes, View]) -> ViewResource:
     """Return a resource with a view for each method; GET has HEAD with it, and nothing is below its path."""
     allow = b", ".join(sorted({*views, b"OPTIONS", *([b"HEAD"] if b"GET" in views else [])}))
 
-    async def view(request: Request) -> Response | StreamedResponse | IResource:
+    async def view(request: Request) -> Response | StreamedResponse | None:
         if request.postpath:
             raise not_found()
         found = views.get(b"GET" if request.method == b"HEAD" else request.method)

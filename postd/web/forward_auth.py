@@ -11,13 +11,13 @@ from typing import Any, NoReturn
 from urllib.parse import quote
 
 from twisted.logger import Logger
-from twisted.web.resource import IResource
 
 from postd.auth.identity import AuthenticationResult
 from postd.http.errors import NOT_OUR_HOST, Problem, not_found
 from postd.http.interface import NativeRequest, Request
 from postd.http.pages.template import wants_html
-from postd.http.responses import TEXT, Response, make_redirect, make_response
+from postd.http.responses import TEXT, Response, StreamedResponse, make_redirect, make_response
+from postd.http.views import View
 from postd.protect.guard import Guard
 from postd.protocol.host import normalize_host
 from postd.protocol.http1.head import Fields, is_host
@@ -91,12 +91,12 @@ class DescribedRequest(NativeRequest):
         self._request.authentication = result
 
     @property
-    def responder(self) -> Any:
-        return self._request.responder
+    def is_shielded(self) -> bool:
+        return self._request.is_shielded
 
-    @responder.setter
-    def responder(self, responder: Any) -> None:
-        self._request.responder = responder
+    @is_shielded.setter
+    def is_shielded(self, is_shielded: bool) -> None:
+        self._request.is_shielded = is_shielded
 
     @property
     def accepts_redirect(self) -> bool:
@@ -122,7 +122,7 @@ class ForwardAuth(Guard):
         self._hosts = hosts
         self._is_refusal_logged = False
 
-    def resource_for(self, request: Any) -> IResource:
+    async def enter(self, request: Any, view: View) -> Response | StreamedResponse | None:
         if not self._clients.trusts(request.getClientAddress()):
             raise Problem(403, "Only trusted proxies may use this resource.")
         if request.postpath:
@@ -131,7 +131,7 @@ class ForwardAuth(Guard):
         for host in described.fields.get(b"Host", ()):
             if self._hosts is not None and _normalize(host.decode("ascii")) not in self._hosts:
                 self._refuse_host(host, described)
-        return super().resource_for(described)
+        return await super().enter(described, view)
 
     def _refuse_host(self, host: bytes, request: Request) -> NoReturn:
         if not self._is_refusal_logged:

@@ -1075,6 +1075,33 @@ class PortalTests:
             clock.advance(1)
         assert [event for event in events if "scheme=- " in formatEvent(event)]
 
+    def test_disconnect_cancels_the_view_but_not_the_login_before_it(
+        self, checker: DeferredChecker, front: Front
+    ) -> None:
+        """The login continues, so that a failure is counted; the view of a client that has gone is not run."""
+        waiting, cancelled = list[Deferred[Any]](), list[Deferred[Any]]()
+
+        async def wait(_request: Any) -> Any:
+            waiting.append(Deferred(cancelled.append))
+            return await waiting[-1]
+
+        guard = Guard(
+            CoroutinePortal(Realm(), [checker]), [BasicCredentialFactory("postd", PeerResolver())], ViewResource(wait)
+        )
+        clock = Clock()
+        worker = Worker(front.make_site(guard, clock), clock)
+        asking = begin(worker, "GET", "/", headers=basic(password="later"))
+        asking.disconnect()
+        assert checker.asked is not None
+        assert not checker.asked.called
+        checker.asked.callback(b"alice")
+        assert waiting == []
+        asking = begin(worker, "GET", "/", headers=basic(password="later"))
+        checker.asked.callback(b"alice")
+        assert (len(waiting), cancelled) == (1, [])
+        asking.disconnect()
+        assert cancelled == waiting
+
     def test_delayed_refusal_leaves_no_cycle(self, worker: Worker, checker: DeferredChecker) -> None:
         with no_cycles_left(PasswordCredentials):
             asking = begin(worker, "GET", "/here", headers=basic(password="later"))
