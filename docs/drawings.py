@@ -31,7 +31,7 @@ DIGEST_LANES = ("client", "front", "protect", "auth", "store")
 DIGEST_STEPS = (
     (0, 1, "GET /digest, Authorization: Digest …"),
     (1, 1, "decode the head, check Host"),
-    (1, 2, "walk the resource tree to the guard"),
+    (1, 2, "find guard and view by method and path"),
     (2, 2, "decode the response, compare its uri"),
     (2, 3, "credentials"),
     (3, 4, "throttle: failures of account and address"),

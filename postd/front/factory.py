@@ -35,6 +35,7 @@ from postd.front.interface import AnsweredRequest, Limits
 from postd.front.request_turns import RequestTurns
 from postd.front.response_memory import ResponseMemory
 from postd.http.interface import Request
+from postd.http.views import view_of
 from postd.monitoring.tally import Tally
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
@@ -87,6 +88,7 @@ class HttpFactory(Site):
         reactor: IReactorTime,
     ) -> None:
         super().__init__(root, timeout=None, reactor=reactor)
+        self.view = view_of(root)
         self.limits = limits
         self.hosts: Hosts | None = hosts
         self.is_api = is_api
@@ -133,7 +135,8 @@ class HttpFactory(Site):
         which a peer's connections are counted, such as its address; None if they have no limit of their own.
         `client_of` returns the network by which the client of a request is counted, behind a trusted proxy, too.
         """
-        self.resource, self.limits, self.hosts, self.secure_fields = root, limits, hosts, secure_fields
+        self.resource, self.view = root, view_of(root)
+        self.limits, self.hosts, self.secure_fields = limits, hosts, secure_fields
         self.site_name, self._group_of, self.client_of = site_name, group_of, client_of
         self.memory.max_bytes = limits.response_memory_bytes
         self.connections_max = limits.connections

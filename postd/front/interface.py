@@ -5,13 +5,13 @@ from typing import Any, Protocol
 
 from twisted.internet.interfaces import IAddress, IReactorTime
 from twisted.web.http_headers import Headers
-from twisted.web.resource import IResource
 
 from postd.front.allowed_hosts import ConnectionAddresses, Hosts
 from postd.front.request_turns import RequestTurns
 from postd.front.response_memory import ResponseMemory
 from postd.http.interface import Request
 from postd.http.responses import Parts, Response, StreamedResponse
+from postd.http.views import View
 
 
 class AnsweredRequest(Request, Protocol):
@@ -64,6 +64,7 @@ class Site(Protocol):
     """The state that all connections and their requests share.
 
     Attributes:
+        view: responds to all requests.
         site_name: the name above the heading of error pages, "" for none.
         draining: whether each response is the last one of its connection.
         local_addresses: host and port of the listeners that only this machine can reach.
@@ -75,7 +76,7 @@ class Site(Protocol):
     """
 
     reactor: IReactorTime
-    resource: IResource
+    view: View
     limits: Limits
     hosts: Hosts | None
     site_name: str

@@ -31,9 +31,10 @@ from postd.http.errors import make_error_response, not_found
 from postd.http.interface import NativeRequest
 from postd.http.peer import certificate_of
 from postd.http.responses import Parts, Response, StreamedResponse, encode_header, make_no_content
+from postd.http.views import respond
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1.head import Head
-from postd.protocol.percent import percent_decode
+from postd.protocol.percent import decode_segments
 from postd.twisted_private import AdapterCacheOnDemand, DecodedHeaders, release_request
 
 SEGMENTS_MAX = 256
@@ -68,8 +69,6 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
     channel: Connection  # type: ignore[assignment]
     site: Site  # type: ignore[assignment]
     transport: Any
-    prepath: list[bytes]
-    postpath: list[bytes]
     extra_headers = b""
     _response_headers: Headers | None = None
 
@@ -93,6 +92,14 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         self.started_s = started_s
         given = head.fields.get(b"X-Request-Id")
         self.id = (given and _decode_id(given)) or self.site.next_request_id()
+
+    @cached_property
+    def prepath(self) -> list[bytes]:  # type: ignore[override]
+        return []
+
+    @cached_property
+    def postpath(self) -> list[bytes]:  # type: ignore[override]
+        return decode_segments(self.path)
 
     @cached_property
     def requestHeaders(self) -> Headers:  # type: ignore[override]
@@ -145,7 +152,7 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         return named if self.site.secure_fields is None else named + self.site.secure_fields(self)
 
     def process(self) -> None:
-        """Look up the resource and render it."""
+        """Respond with the site's view."""
         path = self.path
         if path == b"*":
             self.send(_ALLOWED_SOMEWHERE)
@@ -153,20 +160,15 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         if path.count(b"/") > SEGMENTS_MAX:
             self.fail(not_found())
             return
-        self.prepath = []
-        segments = path[1:].split(b"/")
-        if b"%" in path:
-            decoded = percent_decode(path[1:]).split(b"/")  # in one call, which is cheaper
-            has_slash = len(decoded) != len(segments)
-            segments = [percent_decode(one) for one in segments] if has_slash else decoded
-        self.postpath = segments
-        self.render_resource(self.site.resource)
-
-    def render_resource(self, resource: IResource) -> None:
         try:
-            self.render(getChildForRequest(resource, self))
+            responding = self.site.view(self)
         except Exception as error:  # noqa: BLE001 - `make_error_response` has a response for each
             self.fail(error)
+        else:
+            respond(self, responding)
+
+    def render_resource(self, resource: IResource) -> None:
+        self.render(getChildForRequest(resource, self))
 
     def fail(self, error: Exception) -> None:
         response = make_error_response(self, error)

@@ -20,6 +20,15 @@ def percent_decode(data: bytes) -> bytes:
     return b"".join(parts)
 
 
+def decode_segments(path: bytes) -> list[bytes]:
+    """Return the decoded segments of a path, which begins with a slash; a segment may have slashes of its own."""
+    segments = path[1:].split(b"/")
+    if b"%" not in path:
+        return segments
+    decoded = percent_decode(path[1:]).split(b"/")  # in one call, which is cheaper
+    return decoded if len(decoded) == len(segments) else [percent_decode(segment) for segment in segments]
+
+
 def parse_urlencoded(data: bytes) -> list[tuple[bytes, bytes]]:
     """Return the names and values of `application/x-www-form-urlencoded` octets, decoded (URL Standard §5.1)."""
     pairs = (field.replace(b"+", b" ").partition(b"=") for field in data.split(b"&") if field)

@@ -12,13 +12,9 @@ from collections.abc import Collection
 from http import HTTPStatus
 from typing import Any
 
-from twisted.web.resource import IResource, Resource
-from twisted.web.server import NOT_DONE_YET
-
-from postd.http.errors import Problem, not_found
-from postd.http.responses import encode_header, make_no_content
+from postd.http.responses import Response, StreamedResponse, encode_header, make_no_content
+from postd.http.views import Responding, View
 from postd.protect.guard import is_preflight
-from postd.web.routing import API_SEGMENTS
 
 ALL = "*"
 """Allows every origin."""
@@ -40,44 +36,32 @@ def _allow(origin: str) -> bytes:
     return encode_header(b"Access-Control-Allow-Origin", origin.encode("ascii"))
 
 
-class _CorsResource(Resource):
-    """Adds CORS fields to the responses of a resource and all below it, errors included."""
+class Cors:
+    """Adds CORS fields to the responses of the API, errors included (`postd.web.routing.Middleware`).
 
-    isLeaf = True
+    Args:
+        origins: the allowed origins, as RFC 6454 §6.2 serializes them, or `ALL`.
+    """
 
-    def __init__(self, resource: IResource, origins: Collection[str]) -> None:
-        super().__init__()
-        self._resource = resource
+    def __init__(self, origins: Collection[str]) -> None:
         self._vary = b"" if ALL in origins else encode_header(b"Vary", b"Origin")
         self._for_all = _allow(ALL) if ALL in origins else b""
         self._by_origin = {(origin.encode("ascii"),): _allow(origin) for origin in origins}
 
-    def render(self, request: Any) -> Any:
+    def enter(self, request: Any, view: View) -> Responding:
         # Two Origin fields match none. Browsers serialize an origin in one way (RFC 6454 §6.2): bytes are compared.
         allow = self._for_all or self._by_origin.get(tuple(request.fields.get(b"Origin", ())), b"")
         if not allow:
             request.extra_headers += self._vary
-            return self._resource.render(request)
+            return view(request)
         preflight = is_preflight(request)
         request.extra_headers += allow + self._vary + (_PREFLIGHT if preflight else _EXPOSED)
-        try:
-            return self._resource.render(request)
-        except Problem as problem:
-            if not preflight or problem.status is not HTTPStatus.NOT_FOUND:
-                raise
-            # With a failed preflight the page would see a network error in place of the 404.
-            request.send(_PREFLIGHT_OF_NOTHING)
-            return NOT_DONE_YET
+        return _respond_to_preflight(request, view) if preflight else view(request)
 
 
-def allow_origins(root: Resource, origins: Collection[str]) -> None:
-    """Change a resource tree: pages of other origins, as RFC 6454 §6.2 serializes them or `ALL`, may use the API."""
-    for segment in API_SEGMENTS:
-        root.putChild(segment, _CorsResource(root.children.get(segment, _NotFoundResource()), origins))
-
-
-class _NotFoundResource(Resource):
-    isLeaf = True
-
-    def render(self, _request: Any) -> Any:
-        raise not_found()
+async def _respond_to_preflight(request: Any, view: View) -> Response | StreamedResponse | None:
+    response = await view(request)
+    if isinstance(response, Response) and response.status == HTTPStatus.NOT_FOUND:
+        # With a failed preflight the page would see a network error in place of the 404.
+        return _PREFLIGHT_OF_NOTHING
+    return response

@@ -16,13 +16,11 @@ from typing import IO, Any
 
 from twisted.logger import Logger
 from twisted.web import http
-from twisted.web.resource import Resource
-from twisted.web.server import NOT_DONE_YET
 from twisted.web.static import File, MultipleRangeStaticProducer, SingleRangeStaticProducer
 
 from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
-from postd.http.responses import make_redirect
+from postd.http.responses import Response, StreamedResponse, make_redirect
 from postd.http.views import WRITE_MAX_BYTES, PacedWriter, error_page, respond
 from postd.web.name_pages import check_method
 
@@ -37,45 +35,41 @@ _NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _DATE = re.compile(rb"[A-Z][a-z]{2}, [0-9]{2} [A-Z][a-z]{2} [0-9]{4} [0-9]{2}:[0-9]{2}:[0-9]{2} GMT")
 
 
-class Folder(Resource):
+class Folder:
     """A folder of files and subfolders; `index.html` is served for its folder, and there are no listings.
 
     Dot files are not served, nor are links that lead out of the folder. Header fields that stock `File` fails on or
     misreads are removed from the request first.
     """
 
-    isLeaf = True
-
     def __init__(self, path: str) -> None:
-        super().__init__()
         self._path = path
 
-    def render(self, request: Any) -> Any:
+    async def show(self, request: Request) -> Response | StreamedResponse | None:
+        """Return a redirect to a folder, or send a file."""
         try:
             return self._send(request)
         except PermissionError:
-            return _File.forbidden.render(request)
+            return await _FORBIDDEN.view(request)
         except OSError as error:
             if error.errno in _NOT_THERE:
                 raise not_found() from None
             raise
 
-    def _send(self, request: Request) -> Any:
+    def _send(self, request: Request) -> Response | None:
         check_method(request)
         file = self._find(request.postpath)
         request.file = request.path
         if file is None:
             path, question, query = request.uri.partition(b"?")
-            request.send(make_redirect(path + b"/" + question + query))
-            return NOT_DONE_YET
+            return make_redirect(path + b"/" + question + query)
         _normalize_conditions(request, file.stat())
         request.setHeader(b"Cache-Control", b"private, no-store")
         request.setHeader(b"X-Content-Type-Options", b"nosniff")
         rendered = _File(str(file), defaultType="application/octet-stream").render_GET(request)
-        if rendered != b"":
-            return rendered
-        request.finish()  # 304 or HEAD: returning an empty body would set Content-Length to 0
-        return NOT_DONE_YET
+        if rendered == b"":
+            request.finish()  # 304 or HEAD: returning an empty body would set Content-Length to 0
+        return None
 
     def _find(self, segments: list[bytes]) -> Path | None:
         """Return the file at a path, None for the path of a folder without its trailing slash.
@@ -108,11 +102,14 @@ class Folder(Resource):
         return found
 
 
+_FORBIDDEN = error_page(Problem(403, "The server may not read this file."))
+
+
 class _File(File):
     """A file with postd's error responses; a body that becomes shorter than announced aborts the connection."""
 
     childNotFound: Any = error_page(not_found())
-    forbidden: Any = error_page(Problem(403, "The server may not read this file."))
+    forbidden: Any = _FORBIDDEN
 
     def makeProducer(self, request: Any, fileForReading: IO[bytes]) -> Any:
         producer = super().makeProducer(request, fileForReading)

@@ -1,30 +1,31 @@
-"""Routing: from a request to a view of a Klein application, and from its result or error to the response.
+"""Routing: one table from the method and the path of a request to a guard and a view.
 
-This is `KleinResource` with these departures:
+The views are those of Klein applications. This takes the place of `KleinResource`, with these departures:
 
+- A path is matched once, with the guard before the view; a match is kept. Paths that differ only in an id share one.
 - Routing ignores the `Host` field. Klein binds its map to it for each request, and werkzeug raises an exception if it
   is not a host name.
 - A path is matched as sent, decoded once: `//post`, `/post//1` and `/post%2F1` do not match `/post` and `/post/1`. A
   path that is not UTF-8 is 404 instead of 400 and a traceback.
 - Methods are case-sensitive (RFC 9110 §9.1); werkzeug treats `post` as `POST`.
-- Routes are cached; paths that differ only in an id share one. A view that does not wait is answered without a
-  Deferred.
-- One table maps all errors (`postd.http.errors`; `postd.http.views`).
+- A view that does not wait is answered without a Deferred, and one table maps all errors (`postd.http.views`,
+  `postd.http.errors`).
 """
 
 import re
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any, Protocol, TypeVar, cast
 
 from klein import Klein
-from klein.resource import KleinResource
-from twisted.web.server import NOT_DONE_YET
+from msgspec import Struct
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from postd.http.errors import Problem, not_found
+from postd.http.interface import Request
 from postd.http.responses import Response, StreamedResponse, make_no_content
-from postd.http.views import respond
-from postd.protocol.percent import percent_decode
+from postd.http.views import Responding, View, ViewResource, error_page
+from postd.protocol.percent import decode_segments, percent_decode
 
 REMEMBERED_MAX = 4096
 """How many pairs of method and path are cached; the number of paths with ids is unlimited."""
@@ -40,13 +41,11 @@ _API = [[b"", segment] for segment in API_SEGMENTS]
 
 VARIABLE = re.compile(r"<(?:\w+:)?(?:\w+_)?(\w+)>")
 
-_View = Callable[..., Coroutine[Any, Any, Response | StreamedResponse]]
+_KleinView = Callable[..., Coroutine[Any, Any, Response | StreamedResponse]]
 
-_Match = tuple[_View, Mapping[str, Any], str]
-"""A view, its arguments, and the route for the log."""
+_NOT_FOUND = error_page(not_found()).view
 
-
-ViewT = TypeVar("ViewT", bound=_View)
+ViewT = TypeVar("ViewT", bound=_KleinView)
 
 
 class Application(Klein):
@@ -57,60 +56,168 @@ class Application(Klein):
         return cast("Callable[[ViewT], ViewT]", decorate)
 
 
-class Router(KleinResource):
-    """The resource of a Klein application; `views` is an instance of the class that has it as its attribute `app`."""
+class Middleware(Protocol):
+    """What a request passes before its view, such as a `postd.protect.guard.Guard`."""
 
-    def __init__(self, views: Any) -> None:
-        app: Application = views.app
-        super().__init__(app)
-        self._views = views
-        self._urls = app.url_map.bind("host.invalid")
-        self._remembered: dict[tuple[bytes, bytes], _Match] = {}
-        # By method and the path before an id: view, name of its argument, route.
-        self._remembered_for_ids: dict[tuple[bytes, bytes], tuple[_View, str, str]] = {}
+    def enter(self, request: Request, view: View) -> Responding:
+        """Return the response of the view, or another one in its place."""
 
-    def render(self, request: Any) -> Any:
+
+class _Mounted:
+    """An application below its first path segments."""
+
+    def __init__(self, make: Callable[[], Any], read: Middleware | None, write: Middleware | None) -> None:
+        self._make = make
+        self.by_method = {b"OPTIONS": None, b"GET": read, b"HEAD": read}
+        self.write = write
+
+    @cached_property
+    def views(self) -> Any:
+        return self._make()
+
+    @cached_property
+    def urls(self) -> Any:
+        return self.views.app.url_map.bind("host.invalid")
+
+
+class _Page(Struct, frozen=True):
+    """A view that serves a path and all below it."""
+
+    route: str
+    view: View
+    middleware: Middleware | None
+
+
+class Router(ViewResource):
+    """The table of routes; it is the view of a whole site.
+
+    Args:
+        applications: instances of classes that have a Klein application as their attribute `app`. Their routes are
+            written out in full.
+        of_api: what requests for all paths of the API pass first, also for paths that do not exist.
+    """
+
+    def __init__(self, *applications: Any, of_api: Middleware | None = None) -> None:
+        super().__init__(self._respond)
+        self._mounted: dict[bytes, _Mounted] = {}
+        self._pages: dict[tuple[bytes, ...], _Page] = {}
+        self._longest = 0
+        self._of_api = of_api
+        # By method and path: the view behind its middleware, and the route for the log until that lets the request in.
+        self._remembered: dict[tuple[bytes, bytes], tuple[str | None, View]] = {}
+        # By method and the path before an id: a view of the application, the name of its argument, the rule.
+        self._remembered_for_ids: dict[tuple[bytes, bytes], tuple[_KleinView, str, str]] = {}
+        for views in applications:
+            self.add(views)
+
+    def add(self, views: Any, *, read: Middleware | None = None, write: Middleware | None = None) -> None:
+        """Add an application; GET and HEAD pass `read` first, all other methods but OPTIONS pass `write`."""
+        segments = {rule.rule.split("/")[1] for rule in views.app.url_map.iter_rules()}
+        self.add_on_demand([segment.encode("ascii") for segment in segments], lambda: views, read=read, write=write)
+
+    def add_on_demand(
+        self,
+        segments: Sequence[bytes],
+        make: Callable[[], Any],
+        *,
+        read: Middleware | None = None,
+        write: Middleware | None = None,
+    ) -> None:
+        """Add an application that is made at the first request for one of its first path segments."""
+        self._mounted.update(dict.fromkeys(segments, _Mounted(make, read, write)))
+
+    def add_page(self, path: str, view: View, middleware: Middleware | None) -> None:
+        """Add a view for a path and all below it; the segments below are `postpath`."""
+        segments = tuple(path.encode("ascii").split(b"/")[1:])
+        self._pages[segments] = _Page(path, view, middleware)
+        self._longest = max(self._longest, len(segments))
+
+    def _respond(self, request: Request) -> Responding:
         asked = request.method, request.path
-        try:
-            view, arguments, request.route = self._remembered.get(asked) or self._match(*asked)
-        except NotFound:
-            raise not_found() from None
-        except MethodNotAllowed as error:
-            for method in error.valid_methods or ():
-                request.route = self._match(method.encode("ascii"), request.path)[2]
-                break
-            allowed = ", ".join(sorted({*(error.valid_methods or ()), "OPTIONS"}))
-            headers = {b"Allow": allowed.encode("ascii")}
-            if request.method != b"OPTIONS":
-                raise Problem(405, f"Allowed methods: {allowed}.", headers=headers) from None
-            request.send(make_no_content(headers))
-            return NOT_DONE_YET
-        return respond(request, view(request, **arguments))
+        request.route, view = self._remembered.get(asked) or self._match(*asked)
+        return view(request)
 
-    def _match(self, method: bytes, path: bytes) -> _Match:
-        parent, _, last = path.rpartition(b"/")
-        post_id = int(last) if _ID.fullmatch(last) else 0
-        known = self._remembered_for_ids.get((method, parent)) if post_id else None
-        if known is not None:
-            view, name, route = known
-            match: _Match = view, {name: post_id}, route
-        else:
-            match = view, arguments, route = self._look_up(method, path)
-            if post_id and [*arguments.values()] == [post_id]:
-                self._remembered_for_ids[method, parent] = view, next(iter(arguments)), route
+    def _match(self, method: bytes, path: bytes) -> tuple[str | None, View]:
+        first = percent_decode(path[1:].partition(b"/")[0])
+        mounted = self._mounted.get(first)
+        is_api = self._of_api is not None and first in API_SEGMENTS
+        if mounted is None and not is_api:
+            return self._match_page(method, path)
+        view, is_found = (_NOT_FOUND, False) if mounted is None else self._find(mounted, method, path)
+        view = _behind(None if mounted is None else mounted.by_method.get(method, mounted.write), view)
+        match = f"/{first.decode('ascii')}", _behind(self._of_api if is_api else None, view)
+        if is_found:
+            self._remember(method, path, match)
+        return match
+
+    def _match_page(self, method: bytes, path: bytes) -> tuple[str | None, View]:
+        """Match the page with the longest path that is a prefix of a path."""
+        segments = tuple(decode_segments(path))
+        for length in range(min(len(segments), self._longest), 0, -1):
+            page = self._pages.get(segments[:length])
+            if page is not None:
+                match = page.route, partial(_show_below, _behind(page.middleware, page.view), segments[length:])
+                if length == len(segments):
+                    self._remember(method, path, match)
+                return match
+        return None, _NOT_FOUND
+
+    def _remember(self, method: bytes, path: bytes, match: tuple[str | None, View]) -> None:
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
             self._remembered_for_ids.clear()
         self._remembered[method, path] = match
-        return match
 
-    def _look_up(self, method: bytes, path: bytes) -> _Match:
-        name = method.decode("ascii")
-        # werkzeug would upper-case the method; a name with a space matches no rule.
-        name = name if name == name.upper() else f"not {name}"
-        rule, arguments = self._urls.match(_path(path), name, return_rule=True)
-        # The method itself, after which Klein names the endpoint: Klein's own call would make a Deferred of it.
-        return getattr(self._views, rule.endpoint), arguments, VARIABLE.sub(r"<\1>", rule.rule)
+    def _find(self, mounted: _Mounted, method: bytes, path: bytes) -> tuple[View, bool]:
+        """Return the view of an application, or one that refuses the request, and whether it is the application's."""
+        parent, _, last = path.rpartition(b"/")
+        post_id = int(last) if _ID.fullmatch(last) else 0
+        known = self._remembered_for_ids.get((method, parent)) if post_id else None
+        if known is not None:
+            view, name, rule = known
+            return partial(_show, view, {name: post_id}, rule), True
+        try:
+            view, arguments, rule = _look_up(mounted, method, path)
+        except NotFound:
+            return _NOT_FOUND, False
+        except MethodNotAllowed as error:
+            valid = sorted(error.valid_methods or ())
+            rule = _look_up(mounted, valid[0].encode("ascii"), path)[2]
+            return partial(_refuse_method, ", ".join(sorted({*valid, "OPTIONS"})), rule), False
+        if post_id and [*arguments.values()] == [post_id]:
+            self._remembered_for_ids[method, parent] = view, next(iter(arguments)), rule
+        return partial(_show, view, arguments, rule), True
+
+
+def _behind(middleware: Middleware | None, view: View) -> View:
+    return view if middleware is None else partial(middleware.enter, view=view)
+
+
+def _show(view: _KleinView, arguments: Mapping[str, Any], rule: str, request: Request) -> Responding:
+    request.route = rule
+    return view(request, **arguments)
+
+
+def _show_below(view: View, below: Sequence[bytes], request: Any) -> Responding:
+    request.postpath = [*below]
+    return view(request)
+
+
+async def _refuse_method(allowed: str, rule: str, request: Request) -> Response:
+    request.route = rule
+    headers = {b"Allow": allowed.encode("ascii")}
+    if request.method != b"OPTIONS":
+        raise Problem(405, f"Allowed methods: {allowed}.", headers=headers)
+    return make_no_content(headers)
+
+
+def _look_up(mounted: _Mounted, method: bytes, path: bytes) -> tuple[_KleinView, Mapping[str, Any], str]:
+    name = method.decode("ascii")
+    # werkzeug would upper-case the method; a name with a space matches no rule.
+    name = name if name == name.upper() else f"not {name}"
+    rule, arguments = mounted.urls.match(_path(path), name, return_rule=True)
+    # The method itself, after which Klein names the endpoint: Klein's own call would make a Deferred of it.
+    return getattr(mounted.views, rule.endpoint), arguments, VARIABLE.sub(r"<\1>", rule.rule)
 
 
 def is_api(path: bytes) -> bool:

@@ -16,7 +16,7 @@ from zope.interface.verify import verifyObject
 from postd.auth.identity import AuthenticationResult
 from postd.front.access_log import DELAY_S, LINES_MAX
 from postd.front.connection import INPUT_MAX_BYTES, LINGER_S
-from postd.http.views import PacedWriter
+from postd.http.views import PacedWriter, view_of
 from postd.monitoring.tally import Tally
 from tests.helpers import MemoryTransport, connect, make_site
 
@@ -363,7 +363,7 @@ def test_resource_that_changes_fields_leaves_those_of_the_next_request(connectio
             request.requestHeaders.removeHeader(b"Host")
             return b""
 
-    connection.site.resource = Changing()
+    connection.site.view = view_of(Changing())
     for _ in range(2):
         assert connection.send(b"GET / HTTP/1.1\r\nHost: x\r\nA: 1\r\n\r\n").startswith(b"HTTP/1.1 200 ")
     assert seen == [[b"1"], [b"1"]]

@@ -19,9 +19,7 @@ from twisted.web.static import File
 
 from postd.fair_queue import FairTurns
 from postd.front.factory import HttpFactory
-from postd.http.errors import Problem
-from postd.http.stock_request import adapt
-from postd.http.views import ViewResource, error_page
+from postd.http.views import ViewResource
 from postd.protect import Protection, issuer
 from postd.protect.bearer import METADATA_PATH
 from postd.reactor import IReactor
@@ -70,7 +68,7 @@ class StockApi(InMemoryApi):
         self.clock.advance(0)  # it writes the key of nonces
         result_of(starting)
         events, private = Events(self.store, reactor=reactor), "open" not in settings.api.read
-        posts = _Posts(PostApi(self.store, events, FairTurns(reactor), now=self.clock.seconds, private=private))
+        posts = Router(PostApi(self.store, events, FairTurns(reactor), now=self.clock.seconds, private=private))
         read, write = (
             posts if "open" in rule else self.protect(posts, *rule) for rule in (settings.api.read, settings.api.write)
         )
@@ -118,22 +116,6 @@ def _arguments(settings: Settings) -> dict[str, Any]:
         "trusted_proxies": settings.trusted_proxies,
         **asdict(settings.throttle),
     }
-
-
-class _Posts(Resource):
-    """The post API as a resource of an application: views of postd on requests of any site."""
-
-    isLeaf = True
-
-    def __init__(self, api: PostApi) -> None:
-        super().__init__()
-        self._router = Router(api)
-
-    def render(self, request: Any) -> Any:
-        try:
-            return self._router.render(adapt(request))
-        except Problem as problem:
-            return error_page(problem).render(request)
 
 
 class _ByMethod(Resource):

@@ -4,11 +4,13 @@ import gc
 import weakref
 from collections.abc import AsyncGenerator, Callable
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
+from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 from werkzeug.routing import MapAdapter
@@ -16,12 +18,15 @@ from zope.interface.verify import verifyObject
 
 from postd.errors import StoreBusyError, StoreFullError, StoreUnavailableError
 from postd.http.errors import Problem
+from postd.http.interface import Request
 from postd.http.responses import TEXT, Response, StreamedResponse, make_response, make_streamed_response
+from postd.http.views import View, ViewResource
 from postd.model import POST_ID_MAX
 from postd.web import routing
 from postd.web.posts import PostIdConverter
 from postd.web.routing import Application, Router
 from tests.helpers import MemoryTransport, connect, make_site
+from tests.web.wire import Worker, ask
 
 
 class Views:
@@ -66,7 +71,7 @@ class Connection:
         self.views = Views()
         self.router = Router(self.views)
         self.transport = MemoryTransport()
-        self.send = connect(self.transport, make_site(cast(IResource, self.router))).dataReceived
+        self.send = connect(self.transport, make_site(self.router)).dataReceived
 
     def get(self, path: str, method: str = "GET") -> None:
         self.send(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -210,3 +215,95 @@ def test_delayed_response_leaves_no_cycle(connection: Connection, end: Callable[
         assert request() is None
     finally:
         gc.enable()
+
+
+class Closed:
+    """Middleware that lets no request with the field `X-Out` in, and notes the methods of all."""
+
+    def __init__(self) -> None:
+        self.methods: list[bytes] = []
+
+    async def enter(self, request: Request, view: View) -> Response | StreamedResponse | None:
+        self.methods.append(request.method)
+        if b"X-Out" in request.fields:
+            raise Problem(403, "Out.")
+        return await view(request)
+
+
+def ask_for(router: Router, method: str, path: str, **headers: str) -> tuple[int, str | None]:
+    """Make a request; return the status of the response, and the route in the log."""
+    seen: list[Request] = []
+
+    def view(request: Request) -> Any:
+        seen.append(request)
+        return router.view(request)
+
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    answer = ask(Worker(make_site(ViewResource(view)), Clock()), method, path, headers=fields)
+    return answer.status, seen[0].route
+
+
+class MiddlewareTests:
+    def test_methods_pass_the_middleware_of_their_kind(self) -> None:
+        router = Router()
+        read, write = Closed(), Closed()
+        router.add(Views(), read=read, write=write)
+        for _ in range(2):
+            statuses = [ask_for(router, method, "/post/7")[0] for method in ("GET", "HEAD", "PUT", "OPTIONS")]
+            assert statuses == [200, 200, 200, 204]
+        assert ask_for(router, "DELETE", "/post/7") == (405, "/post/<number>")
+        assert read.methods == [b"GET", b"HEAD"] * 2
+        assert write.methods == [b"PUT"] * 2 + [b"DELETE"]
+
+    @pytest.mark.parametrize("path", ["/post/7", "/post/x", "/post/7/8"])
+    def test_middleware_is_before_all_paths_of_an_application(self, path: str) -> None:
+        router = Router()
+        closed = Closed()
+        router.add(Views(), read=closed, write=closed)
+        assert ask_for(router, "GET", path, X_Out="1") == (403, "/post")
+        expected = (200, "/post/<number>") if path == "/post/7" else (404, "/post")
+        assert ask_for(router, "GET", path) == expected
+
+    def test_page_with_the_longest_path_serves_what_is_below_it(self) -> None:
+        router = Router()
+        below = []
+
+        async def show_below(request: Request) -> Response:
+            below.append(request.postpath)
+            return make_response(HTTPStatus.OK, TEXT, b"", {})
+
+        closed = Closed()
+        router.add_page("/a", show_below, None)
+        router.add_page("/a/b", show_below, closed)
+        for path in ("/a", "/a", "/a/%63/d%2Fe", "/a/"):
+            assert ask_for(router, "GET", path, X_Out="1") == (200, "/a")
+        assert below == [[], [], [b"c", b"d/e"], [b""]]
+        assert ask_for(router, "GET", "/a/b/c", X_Out="1") == (403, "/a/b")
+        assert ask_for(router, "GET", "/b") == (404, None)
+
+    def test_application_on_demand_is_made_once_at_its_first_request(self) -> None:
+        router = Router()
+        made = []
+
+        def make() -> Views:
+            made.append(Views())
+            return made[-1]
+
+        router.add_on_demand([b"post"], make)
+        assert ask_for(router, "GET", "/named/7") == (404, None)
+        assert made == []
+        assert [ask_for(router, "GET", f"/post/{number}")[0] for number in (7, 8)] == [200, 200]
+        assert len(made) == 1
+
+    def test_application_that_cannot_be_made_is_500(self) -> None:
+        router = Router()
+        router.add_on_demand([b"post"], lambda: 1 // 0)
+        with capturedLogs() as events:
+            assert ask_for(router, "GET", "/post/7")[0] == 500
+        assert len([event for event in events if "log_failure" in event]) == 1
+
+    def test_middleware_of_the_api_is_before_paths_that_do_not_exist(self) -> None:
+        router = Router(Views(), of_api=Closed())
+        assert ask_for(router, "GET", "/.well-known/x", X_Out="1") == (403, "/.well-known")
+        assert ask_for(router, "GET", "/post/7", X_Out="1") == (403, "/post")
+        assert ask_for(router, "GET", "/named/7", X_Out="1") == (200, "/named/<name>")
