@@ -61,8 +61,9 @@ def _name(request: Request) -> str:
     if request.postpath:
         raise not_found()
     check_method(request)
-    assert request.identity is not None  # the guard has set it
-    return request.identity.name
+    identity = request.identity
+    assert identity is not None  # the guard has set it
+    return identity.name
 
 
 @lru_cache(256)  # it takes a tenth of a request's time
