@@ -6,10 +6,9 @@ from html import escape
 FLOORS: Sequence[Sequence[tuple[str, str]]] = (
     (("testing", "servers, issuers, users for tests"), ("cli", "the command postd")),
     (("daemon", "processes, signals, reload, composition"),),
-    (("schemes", "one module for each authentication scheme"),),
     (("web", "the URLs of postd: the API, the board, the pages"),),
     (
-        ("protect", "the guard, the HTTP part of each scheme"),
+        ("protect", "the guard, the schemes, the form"),
         ("front", "the HTTP server: connections, requests"),
     ),
     (("http", "requests and responses as values, errors, views as coroutines"),),
@@ -21,11 +20,11 @@ FLOORS: Sequence[Sequence[tuple[str, str]]] = (
         ("caching", "cache, single flight"),
         ("monitoring", "counters, health"),
     ),
-    (("errors", ""), ("scheme_names", ""), ("linux", ""), ("reactor", ""), ("twisted_private", "")),
+    (("errors", ""), ("defaults", ""), ("scheme_names", ""), ("linux", ""), ("reactor", ""), ("twisted_private", "")),
 )
 """The packages and modules of postd with their purposes. Each imports only from floors below its own."""
 
-WITHOUT_TWISTED = {"settings", "protocol", "model", "errors", "scheme_names", "linux"}
+WITHOUT_TWISTED = {"settings", "protocol", "model", "errors", "defaults", "scheme_names", "linux"}
 
 DIGEST_LANES = ("client", "front", "protect", "auth", "store")
 DIGEST_STEPS = (

@@ -16,8 +16,8 @@ class UnusableCertificateError(PostdError):
     """A key and a certificate that cannot be used; `str()` is the reason."""
 
 
-class ConfigError(PostdError):
-    """A setting cannot be used. `str()` is one line.
+class ConfigError(PostdError, ValueError):
+    """A setting or an argument cannot be used. `str()` is one line.
 
     Args:
         where: the place to correct: a file, a file and its key, or an option.

@@ -1,12 +1,12 @@
-"""The authentication schemes: their names in settings, and the module of each.
+"""The authentication schemes of the server: their names in settings, and the class of each.
 
-A further scheme is a module with a `SCHEME` (`postd.schemes.interface.Scheme`) and a line here.
+A further scheme is a subclass of `postd.protect.schemes.interface.Scheme`, and a line here.
 """
 
 SCHEMES = {
-    "digest": "postd.schemes.digest",
-    "bearer": "postd.schemes.bearer",
-    "basic": "postd.schemes.basic",
-    "session": "postd.schemes.session",
+    "digest": "postd.protect.schemes.digest:Digest",
+    "bearer": "postd.protect.schemes.bearer:Bearer",
+    "basic": "postd.protect.schemes.basic:Basic",
+    "session": "postd.protect.schemes.form:Form",
 }
 """In the order of their challenges (reference: Schemes): simple clients look only at the first or the last."""

@@ -26,7 +26,7 @@ from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisc
 from twisted.web.resource import IResource
 
 from postd.auth.password import HashThreads
-from postd.daemon.authentication import Authentication
+from postd.daemon.schemes import make_authentication
 from postd.daemon.server import make_tree
 from postd.front.access_log import AccessLog
 from postd.front.connection import HttpConnection
@@ -229,7 +229,9 @@ class InMemoryApi:
     def _serve(self, settings: Settings, reactor: IReactor) -> HttpFactory:
         """Start the store and all that authentication needs; return the site."""
         loaded, threads = LoadedSettings(settings, {}, {}), InlineHashThreads(reactor)
-        self.logins = Authentication(loaded, self.store, clock=ServiceClock(reactor), reactor=reactor, threads=threads)
+        clock = ServiceClock(reactor)
+        self.logins = make_authentication(loaded, self.store, clock=clock, reactor=reactor, threads=threads)
+        self.settings = settings
         # Last: nothing would close the store if one of the others failed.
         self.store.prepare()
         result_of(self.store.start())
@@ -243,8 +245,7 @@ class InMemoryApi:
 
     def protect(self, resource: IResource, *schemes: str) -> IResource:
         """Return a resource behind a guard, as that of a page."""
-        access = self.logins.access
-        return access.protect(resource, schemes, ProtectedResource(access.clients))
+        return self.logins.protect(resource, schemes, ProtectedResource(self.logins.context.clients))
 
     def close(self) -> None:
         self.logins.stop()

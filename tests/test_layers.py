@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "postd"
 
 MAY_IMPORT = {
     "__init__": set(),
+    "defaults": set(),
     "errors": set(),
     "linux": set(),
     "reactor": set(),
@@ -27,7 +28,7 @@ MAY_IMPORT = {
     "monitoring": {"monitoring"},
     "net": {"errors", "linux", "net", "protocol", "reactor", "twisted_private"},
     "store": {"errors", "linux", "model", "protocol", "reactor", "store"},
-    "settings": {"errors", "net", "protocol", "scheme_names", "settings"},
+    "settings": {"defaults", "errors", "net", "protocol", "scheme_names", "settings"},
     "auth": {"auth", "caching", "errors", "fair_queue", "net", "protocol", "reactor", "store"},
     "http": {"auth", "errors", "http", "protocol"},
     "front": {
@@ -41,7 +42,19 @@ MAY_IMPORT = {
         "protocol",
         "twisted_private",
     },
-    "protect": {"auth", "errors", "http", "protect", "protocol", "reactor", "store", "twisted_private"},
+    "protect": {
+        "auth",
+        "defaults",
+        "errors",
+        "http",
+        "monitoring",
+        "net",
+        "protect",
+        "protocol",
+        "reactor",
+        "store",
+        "twisted_private",
+    },
     "web": {
         "auth",
         "caching",
@@ -52,21 +65,6 @@ MAY_IMPORT = {
         "monitoring",
         "protect",
         "protocol",
-        "store",
-        "web",
-    },
-    "schemes": {
-        "auth",
-        "errors",
-        "http",
-        "monitoring",
-        "net",
-        "protect",
-        "protocol",
-        "reactor",
-        "scheme_names",
-        "schemes",
-        "settings",
         "store",
         "web",
     },
@@ -84,7 +82,6 @@ MAY_IMPORT = {
         "protocol",
         "reactor",
         "scheme_names",
-        "schemes",
         "settings",
         "store",
         "twisted_private",
@@ -101,9 +98,9 @@ MAY_IMPORT = {
         "linux",
         "model",
         "net",
+        "protect",
         "protocol",
         "reactor",
-        "schemes",
         "settings",
         "store",
     },
@@ -118,17 +115,18 @@ ONLY_MODULES = {
     ("store", "protocol"): {"postd.protocol.session"},
     ("http", "auth"): {"postd.auth.identity"},
     ("front", "auth"): {"postd.auth.identity"},
-    ("protect", "store"): {"postd.store.opening"},
+    ("protect", "net"): {"postd.net.fetching"},
+    ("protect", "store"): {"postd.store.interface", "postd.store.opening"},
     ("web", "store"): {"postd.store.interface"},
     ("testing", "auth"): {"postd.auth.user_file"},
     ("testing", "daemon"): {"postd.daemon.server"},
     ("testing", "protect"): {"postd.protect", "postd.protect.issuers"},
-    ("cli", "daemon"): {"postd.daemon.log", "postd.daemon.settings_checks"},
-    ("cli", "schemes"): {"postd.schemes"},
+    ("cli", "protect"): {"postd.protect.schemes.interface"},
+    ("cli", "daemon"): {"postd.daemon.log", "postd.daemon.schemes", "postd.daemon.settings_checks"},
 }
 """Where a package may import only some modules of another: the importing package, the other, the modules."""
 
-WITHOUT_TWISTED = ("__init__", "errors", "linux", "model", "protocol", "scheme_names", "settings")
+WITHOUT_TWISTED = ("__init__", "defaults", "errors", "linux", "model", "protocol", "scheme_names", "settings")
 """The packages and modules that do not import Twisted."""
 
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -15,10 +15,10 @@ import pytest
 from twisted.internet.task import Clock
 
 from postd.auth.bearer import Issuer
+from postd.daemon.schemes import make_issuer
 from postd.protocol.jwk import SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt, TokenError, decode_jwt
 from postd.reactor import IReactor
-from postd.schemes.issuers import make_issuer
 from postd.settings.loading import load_settings
 from postd.settings.schema import Settings
 from tests.helpers import result_of
@@ -151,7 +151,7 @@ def issuer(form: Form, tmp_path: Path) -> Issuer:
     (settings,) = load(form, tmp_path).bearer
     if settings.client_secret_file:
         Path(settings.client_secret_file).write_text("secret")
-    issuer = make_issuer(settings, reactor=cast("IReactor", Clock()))
+    issuer = make_issuer(settings).make(cast("IReactor", Clock()))
     issuer.keys = cast("Any", StaticKeys())
     return issuer
 

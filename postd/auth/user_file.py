@@ -253,15 +253,16 @@ def read_user_file(path: Path, opener: Callable[[str, int], int] = open_nonblock
     """
     try:
         with open(path, "rb", opener=opener) as opened:
-            if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
-                raise ConfigError(str(path), "is not a regular file")
-            content = opened.read(USER_FILE_MAX_BYTES + 1)
+            is_regular = stat.S_ISREG(os.fstat(opened.fileno()).st_mode)
+            content = opened.read(USER_FILE_MAX_BYTES + 1) if is_regular else b""
     except FileNotFoundError:
         return None
     except OSError as error:
         raise ConfigError(str(path), f"cannot be read: {error.strerror}") from None
     except ValueError:
         raise ConfigError(str(path), "cannot be read: the path has a NUL character") from None
+    if not is_regular:
+        raise ConfigError(str(path), "is not a regular file")
     if len(content) > USER_FILE_MAX_BYTES:
         raise ConfigError(str(path), f"has more than {USER_FILE_MAX_BYTES // 1024**2} MiB")
     return content

@@ -48,7 +48,7 @@ class UserDirectory:
     _log = Logger()
 
     def __init__(self, path: str, *, changed: Callable[[Mapping[str, bytes | None]], None] = lambda _: None) -> None:
-        self._path = path
+        self.path = path
         self._changed = changed
         self._accounts = _index({})
         self._loaded_signature: tuple[int, ...] | None = None
@@ -60,7 +60,7 @@ class UserDirectory:
         Raises:
             ConfigError: it cannot be read, or a line of it is invalid.
         """
-        if not self._path:
+        if not self.path:
             return
         self._loaded_signature = self._signature()
         self._accounts = self._read() or self._accounts
@@ -71,12 +71,12 @@ class UserDirectory:
         Raises:
             ConfigError: it cannot be used, or was removed.
         """
-        if self._path and load_accounts(self._path) is None and self._was_read:
-            raise ConfigError(self._path, "no longer exists")
+        if self.path and load_accounts(self.path) is None and self._was_read:
+            raise ConfigError(self.path, "no longer exists")
 
     def refresh(self) -> bool:
         """Reload the file if it has changed; return whether it was reloaded. An invalid file changes nothing."""
-        signature = self._signature() if self._path else None
+        signature = self._signature() if self.path else None
         if signature == self._loaded_signature:
             return False
         self._loaded_signature = signature
@@ -87,7 +87,7 @@ class UserDirectory:
             return False
         if accounts is None:
             self._log.error(
-                "user file not reloaded, keeping the last good one: {path} no longer exists", path=self._path
+                "user file not reloaded, keeping the last good one: {path} no longer exists", path=self.path
             )
             return False
         if not accounts.by_name and self._accounts.by_name and not self._was_empty:
@@ -97,13 +97,13 @@ class UserDirectory:
         self._was_empty = False
         before, self._accounts = self._accounts, accounts
         count = len(accounts.by_name)
-        self._log.info("{path}: {users}", path=self._path, users="1 user" if count == 1 else f"{count} users")
+        self._log.info("{path}: {users}", path=self.path, users="1 user" if count == 1 else f"{count} users")
         now = accounts.fingerprints
         self._changed({name: now.get(name) for name, old in before.fingerprints.items() if now.get(name) != old})
         return True
 
     def _read(self) -> _Accounts | None:
-        by_name = load_accounts(self._path)
+        by_name = load_accounts(self.path)
         self._was_read = self._was_read or by_name is not None
         return None if by_name is None else _index(by_name)
 
@@ -143,7 +143,7 @@ class UserDirectory:
     def _signature(self) -> tuple[int, ...] | None:
         """Return the stat fields that identify a version of the file; a restored copy may have an older time."""
         try:
-            status = os.stat(self._path)  # noqa: PTH116 - as the docstring says
+            status = os.stat(self.path)  # noqa: PTH116 - as the docstring says
         except (OSError, ValueError):  # ValueError: the path has a NUL
             return None
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

@@ -14,6 +14,7 @@ from postd.cli.options import pluralize, with_settings
 from postd.cli.run_async import global_reactor, run
 from postd.cli.with_store import prepare_store
 from postd.daemon.log import file_problem
+from postd.daemon.schemes import make_schemes
 from postd.daemon.settings_checks import (
     account_problems,
     describe_hosts,
@@ -32,8 +33,8 @@ from postd.errors import (
 )
 from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket
 from postd.net.endpoints import check_endpoint
+from postd.protect.schemes.interface import Scheme
 from postd.protocol.password import weakness
-from postd.schemes import load_options, load_schemes
 from postd.settings.loading import LoadedSettings, check_page_folders, count_workers
 from postd.settings.schema import Settings
 
@@ -47,14 +48,15 @@ def check(*, loaded: LoadedSettings) -> None:
     changed; the server does not need to run.
     """
     found = 0
+    schemes, unusable = _make_schemes(loaded)
     parts = {
-        "settings": _lines(_settings_problems(loaded), ""),
-        "users": _check_users(loaded.settings),
+        "settings": _lines(chain(unusable, _settings_problems(loaded, schemes)), ""),
+        "users": _check_users(loaded.settings, schemes),
         "store": _check_store(loaded),
         "hosts": _check_hosts(loaded),
     }
     # Issuers last: the other results need no network.
-    for what, lines in chain(parts.items(), _check_schemes(loaded)):
+    for what, lines in chain(parts.items(), _check_schemes(schemes)):
         for good, words in lines:
             found += not good
             click.echo(printable(f"{what}: {'ok' if good else ''}{', ' if good and words else ''}{words}"))
@@ -74,13 +76,21 @@ def _lines(problems: Iterable[str], good: str) -> _Lines:
     yield from [(False, problem) for problem in problems] or [(True, good)]
 
 
-def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
-    for find in (check_page_folders, count_workers, load_options):
+def _make_schemes(loaded: LoadedSettings) -> tuple[list[Scheme], list[str]]:
+    """Return the schemes of the settings, and why those of further tables cannot be used."""
+    try:
+        return make_schemes(loaded), []
+    except ConfigError as error:
+        return [], [str(error)]
+
+
+def _settings_problems(loaded: LoadedSettings, schemes: Sequence[Scheme]) -> Iterator[str]:
+    for find in (check_page_folders, count_workers):
         try:
             find(loaded)
         except ConfigError as error:
             yield str(error)
-    yield from settings_problems(loaded.settings)
+    yield from settings_problems(loaded.settings, schemes)
     file = loaded.settings.log.file
     problem = file_problem(file) if file else ""
     if problem:
@@ -90,17 +100,17 @@ def _settings_problems(loaded: LoadedSettings) -> Iterator[str]:
             check_endpoint(description, where=f"{loaded.where['admin']}.listen", now=time.time())
         except ConfigError as error:
             yield str(error)
-    yield from _listener_problems(loaded.settings, loaded.where["listen"])
+    yield from _listener_problems(loaded.settings, schemes, loaded.where["listen"])
 
 
-def _listener_problems(settings: Settings, where: str) -> Iterator[str]:
+def _listener_problems(settings: Settings, schemes: Sequence[Scheme], where: str) -> Iterator[str]:
     for description in settings.listen:
         try:
             exposed = check_endpoint(description, where=where, now=time.time())
         except ConfigError as error:
             yield str(error)
             continue
-        why = exposure_problem(settings) if exposed else None
+        why = exposure_problem(settings, schemes) if exposed else None
         if makes_world_writable_socket(description):
             why = spoofing_problem(settings, description)
         if why is not None:
@@ -121,7 +131,7 @@ def _check_hosts(loaded: LoadedSettings) -> _Lines:
                 yield True, f"{description} answers requests for {hosts}"
 
 
-def _check_users(settings: Settings) -> _Lines:
+def _check_users(settings: Settings, schemes: Sequence[Scheme]) -> _Lines:
     accounts: dict[str, Account] | None = None
     if settings.users:
         try:
@@ -129,7 +139,7 @@ def _check_users(settings: Settings) -> _Lines:
         except ConfigError as error:
             yield False, str(error)
             return
-    problems = account_problems(settings, accounts)
+    problems = account_problems(settings, schemes, accounts)
     for name, account in (accounts or {}).items():
         if weak := weakness(account.password_hash):
             problems.append(f"the hash of {name} is weak: {weak}; set the password again with `postd user passwd`")
@@ -157,9 +167,9 @@ def _check_store(loaded: LoadedSettings) -> _Lines:
         yield True, store.description
 
 
-def _check_schemes(loaded: LoadedSettings) -> Iterator[tuple[str, _Lines]]:
+def _check_schemes(schemes: Sequence[Scheme]) -> Iterator[tuple[str, _Lines]]:
     """Yield the results of the checks that need the network."""
-    checks = [check for scheme in load_schemes().values() if (check := scheme.check(loaded)) is not None]
+    checks = [check for scheme in schemes if (check := scheme.check()) is not None]
 
     async def run_all() -> list[tuple[str, Sequence[tuple[bool, str]]]]:
         return [result for check in checks for result in await check(global_reactor())]

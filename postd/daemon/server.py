@@ -12,7 +12,7 @@ from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 
 from postd.daemon import resources
-from postd.daemon.authentication import Authentication
+from postd.daemon.schemes import make_authentication
 from postd.daemon.settings_checks import exposure_problem
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.front.access_log import AccessLog
@@ -22,6 +22,8 @@ from postd.monitoring.health import OK, Health
 from postd.monitoring.tally import Metrics, Tally
 from postd.net import listening
 from postd.net.listening import Listener
+from postd.protect.assembly import Authentication
+from postd.protect.schemes.interface import Scheme
 from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings, check_page_folders
 from postd.settings.schema import Settings
@@ -78,14 +80,14 @@ class ServerParts:
         if self.tally is not None:
             self.store.observer = self.tally.record_store
         self.events = Events(self.store, reactor=reactor)
-        self.authentication = Authentication(loaded, self.store, clock=clock, reactor=reactor)
+        self.authentication = make_authentication(loaded, self.store, clock=clock, reactor=reactor)
         root = make_tree(settings, self.store, self.events, self.authentication)
         self.site = HttpFactory(root, limits=settings.limits, tally=self.tally, is_api=is_api, reactor=reactor)
         self._renew_site(root)
 
     def _renew_site(self, root: IResource) -> None:
         """Serve a resource tree with the current settings and schemes."""
-        settings, clients = self.settings, self.authentication.access.clients
+        settings, clients = self.settings, self.authentication.context.clients
         access_log = None
         if settings.log.access:
             as_json = settings.log.format == "json"
@@ -112,10 +114,12 @@ class ServerParts:
         """
         settings, where = loaded.settings, loaded.where
         check_page_folders(loaded)
-        refuse_exposure(listeners, settings, where["listen"])
-        replace_certificates = listening.reload_certificates(listeners, where=where["listen"])
         previous = self.authentication
-        authentication = Authentication(loaded, self.store, clock=self._clock, reactor=self._reactor, previous=previous)
+        authentication = make_authentication(
+            loaded, self.store, clock=self._clock, reactor=self._reactor, previous=previous
+        )
+        refuse_exposure(listeners, settings, authentication.schemes, where["listen"])
+        replace_certificates = listening.reload_certificates(listeners, where=where["listen"])
         root = make_tree(settings, self.store, self.events, authentication)
 
         def apply() -> None:
@@ -124,7 +128,7 @@ class ServerParts:
             listening.ask_for_client_certificates(listeners, ask=settings.tls.asks_clients)
             self._renew_site(root)
             changed = any(getattr(settings, name) != getattr(before, name) for name in _STREAM_SETTINGS)
-            if settings.bearer or changed or authentication.options != previous.options:
+            if settings.bearer or changed or authentication.schemes != previous.schemes:
                 self.events.end_earlier_generations()  # clients that are still allowed to read reconnect
 
         return apply
@@ -134,7 +138,8 @@ class ServerParts:
         if self.tally is None:
             return Metrics()
         metrics = self.tally.metrics(full=full)
-        metrics.add(self.authentication.metrics)
+        for _, background in self.authentication.background:
+            metrics.add(background.metrics)
         metrics.gauges["workers",] = 1
         metrics.counters["worker_ends",] = 0
         metrics.gauges["connections",] = len(self.site.channels)
@@ -142,8 +147,8 @@ class ServerParts:
         return metrics
 
 
-_STREAM_SETTINGS = ("api", "users", "realm", "session", "bearer", "trusted_proxies")
-"""The settings that decide which clients may read the event stream, besides the client secrets of issuers."""
+_STREAM_SETTINGS = ("api", "users", "realm", "trusted_proxies")
+"""The settings that decide which clients may read the event stream, beside the schemes and the secrets of issuers."""
 
 
 class Server(Service):
@@ -267,18 +272,18 @@ def make_tree(settings: Settings, store: Store, events: Events, authentication: 
     return make_root(
         store,
         events,
-        authentication.access,
+        authentication,
         read=api.read,
         write=api.write,
         pages=pages,
-        now=authentication.clock.seconds,
+        now=authentication.context.clock.seconds,
         cors_origins=api.cors_origins,
     )
 
 
-def refuse_exposure(listeners: Sequence[Listener], settings: Settings, where: str) -> None:
+def refuse_exposure(listeners: Sequence[Listener], settings: Settings, schemes: Sequence[Scheme], where: str) -> None:
     """Raise ConfigError if writes are open on a listener, or credentials unencrypted (reference: Safe by default)."""
     for listener in listeners:
-        problem = exposure_problem(settings) if listener.exposed else None
+        problem = exposure_problem(settings, schemes) if listener.exposed else None
         if problem is not None:
             raise ConfigError(f"{where}: {listener.description}", problem)

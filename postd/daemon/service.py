@@ -53,7 +53,7 @@ def make_service(
     listeners = listening.bind(settings.listen, factory, where=where["listen"], reactor=reactor)
     bound = [*listeners]
     try:
-        refuse_exposure(listeners, settings, where["listen"])
+        refuse_exposure(listeners, settings, parts.authentication.schemes, where["listen"])
         operations = Operations(
             loaded,
             read_settings=partial(_read_again, read_settings or (lambda: loaded), loaded, reactor),

@@ -1,15 +1,16 @@
 """Problems of settings that can be loaded: logged at start, and when the user file changes; shown by `postd check`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from postd.auth.user_file import Account
 from postd.errors import join_names
+from postd.net.endpoint_strings import is_loopback_only
+from postd.protect.schemes.interface import Deployment, Rule, Scheme
 from postd.protocol.bearer import has_issuer
 from postd.protocol.host import normalize_host
 from postd.protocol.password import normalize
-from postd.schemes import load_schemes
 from postd.settings.schema import Settings
 
 
@@ -31,14 +32,30 @@ def describe_hosts(settings: Settings, *, local: bool, admin: bool = False) -> s
     return join_names(["localhost", "*.localhost", "loopback addresses", *names]) + proxied
 
 
-def exposure_problem(settings: Settings) -> str | None:
+def describe_deployment(settings: Settings) -> Deployment:
+    """Return the settings that the checks of schemes need."""
+    users = {str(page.path): page.users for page in settings.pages}
+    if settings.public_url or settings.hosts:
+        names_any_host = not settings.public_url and "*" in settings.hosts
+    else:
+        names_any_host = bool(settings.trusted_proxies) or not all(map(is_loopback_only, settings.listen))
+    return Deployment(
+        [Rule(name, schemes, users.get(name, ())) for name, schemes in settings.access_rules.items()],
+        has_users=bool(settings.users),
+        names_any_host=names_any_host,
+        sees_certificates=settings.tls.client_certificates != "no" or bool(settings.trusted_proxies),
+    )
+
+
+def exposure_problem(settings: Settings, schemes: Sequence[Scheme]) -> str | None:
     """Return why no listener may be public and unencrypted, None if it may (reference: Safe by default)."""
     if "open" in settings.api.write and "open-writes" not in settings.insecure:
         return (
             "writes are open to other machines, without TLS; listen on loopback, unix: or ssl:, "
             'or add insecure = ["open-writes"] to the settings file'
         )
-    secrets = list(dict.fromkeys(filter(None, (one.secrets(settings, name) for name, one in load_schemes().items()))))
+    deployment = describe_deployment(settings)
+    secrets = list(dict.fromkeys(filter(None, (scheme.secrets(deployment) for scheme in schemes))))
     if secrets and "plaintext-passwords" not in settings.insecure and not settings.trusted_proxies:
         return (
             f"{' and '.join(secrets)} would be sent in clear text; listen on loopback, unix: or ssl:, list the proxies "
@@ -61,43 +78,47 @@ def spoofing_problem(settings: Settings, endpoint: str) -> str | None:
     )
 
 
-def find_problems(settings: Settings, accounts: Mapping[str, Account] | None) -> list[str]:
+def find_problems(settings: Settings, schemes: Sequence[Scheme], accounts: Mapping[str, Account] | None) -> list[str]:
     """Return a sentence for each problem; `accounts` are those of the user file, None if there is no such file."""
-    return [*settings_problems(settings), *account_problems(settings, accounts)]
+    return [*settings_problems(settings, schemes), *account_problems(settings, schemes, accounts)]
 
 
-def settings_problems(settings: Settings) -> Iterator[str]:
+def settings_problems(settings: Settings, schemes: Sequence[Scheme]) -> Iterator[str]:
     """Yield the problems of the settings alone."""
-    schemes, rules = load_schemes(), settings.access_rules
-    for name, scheme in schemes.items():
-        yield from scheme.settings_problems(settings, [rule for rule, allowed in rules.items() if name in allowed])
+    deployment = describe_deployment(settings)
+    for scheme in schemes:
+        yield from scheme.problems(deployment)
+    by_issuer = {scheme.name for scheme in schemes if not scheme.has_bare_names}
     for page in settings.pages:
-        if not any(schemes[name].has_bare_names for name in page.schemes):
+        if by_issuer.issuperset(page.schemes):
             for account in (name for name in page.users if not has_issuer(name)):
                 why = "it is a name of the user file, and all schemes of the page identify users by issuer"
                 yield f"page {page.path}: {account} of its users can never have access: {why}"
 
 
-def account_problems(settings: Settings, accounts: Mapping[str, Account] | None) -> list[str]:
+def account_problems(
+    settings: Settings, schemes: Sequence[Scheme], accounts: Mapping[str, Account] | None
+) -> list[str]:
     """Return the problems of the user file; `accounts` as for `find_problems`."""
-    schemes, rules = load_schemes(), settings.access_rules
+    with_accounts = {scheme.name for scheme in schemes if scheme.uses_accounts}
     if not settings.users:
         # The default pages alone do not require users.
         defaults = {page.path for page in Settings().pages} if settings.pages == Settings().pages else set()
-        with_accounts = {name for name, scheme in schemes.items() if scheme.uses_accounts}
-        asking = [rule for rule, allowed in rules.items() if rule not in defaults and with_accounts & set(allowed)]
+        rules = settings.access_rules.items()
+        asking = [rule for rule, allowed in rules if rule not in defaults and with_accounts & set(allowed)]
         return [f"users is not set: no password is accepted for {join_names(asking)}"] if asking else []
     if not accounts:
         state = "the user file does not exist yet" if accounts is None else "has no users"
         return [f"{settings.users}: {state}: no user can sign in"]
     problems = []
+    judged = with_accounts | {scheme.name for scheme in schemes if not scheme.has_bare_names}
     for page in settings.pages:
         missing = [name for name in page.users if not has_issuer(name) and normalize(name) not in accounts]
-        if missing and all(schemes[name].uses_accounts or not schemes[name].has_bare_names for name in page.schemes):
+        if missing and judged.issuperset(page.schemes):
             problems.append(f"{settings.users}: has no {join_names(missing)}, named by the users of page {page.path}")
-    for name, scheme in schemes.items():
-        if settings.uses_scheme(name):
-            problems += scheme.account_problems(settings, accounts)
+    for scheme in schemes:
+        if settings.uses_scheme(scheme.name):
+            problems += scheme.account_problems(accounts, settings.realm)
     if any(account.h_a1 for account in accounts.values()):
         with suppress(OSError):  # it was removed since
             mode = Path(settings.users).stat().st_mode & 0o777

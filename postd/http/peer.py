@@ -17,7 +17,7 @@ from postd.http.errors import Problem
 from postd.http.interface import Request
 from postd.http.responses import encode_header
 from postd.protocol.certificate import decode_client_cert
-from postd.protocol.host import client_network
+from postd.protocol.host import client_network, normalize_host
 
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
@@ -39,13 +39,20 @@ class PeerResolver:
             `Client-Cert` are used.
         public_url: this server's origin as clients see it; empty to derive it from each request.
         named_origins: the origins whose pages may write with passwords (`refuse_cross_site`); `"*"` names none.
+        hosts: the normalized hosts that `refuse_other_hosts` allows beside that of `public_url`; empty for any.
     """
 
     _log = Logger()
 
     def __init__(
-        self, trusted_proxies: Sequence[str] = (), public_url: str = "", named_origins: Collection[str] = ()
+        self,
+        trusted_proxies: Sequence[str] = (),
+        public_url: str = "",
+        named_origins: Collection[str] = (),
+        hosts: Collection[str] = (),
     ) -> None:
+        own = [normalize_host(public_url.partition("://")[2])] if public_url and hosts else []
+        self._hosts = frozenset([*hosts, *own])
         self._trusted = trusted_proxies
         self._named_origins = frozenset(named_origins) - {"*"}
         self._networks = [ipaddress.ip_network(proxy) for proxy in trusted_proxies if proxy != UNIX]
@@ -141,6 +148,17 @@ class PeerResolver:
         if len(hosts) != 1 or not _AUTHORITY.fullmatch(hosts[0]):
             return None
         return f"{'https' if self.is_secure(request) else 'http'}://{hosts[0].decode('ascii').lower()}"
+
+    def refuse_other_hosts(self, request: Request) -> None:
+        """Refuse requests for other hosts than the allowed ones. A request that names no host passes.
+
+        Raises:
+            Problem: 421.
+        """
+        if self._hosts:
+            for value in request.fields.get(b"Host", ()):
+                if normalize_host(value.decode("latin-1")) not in self._hosts:
+                    raise Problem(421, "This server does not answer requests for this host.")
 
     def refuse_cross_site(self, request: Request, *, except_named: bool = False) -> None:
         """Refuse cross-site requests of browsers (reference: Form login).

@@ -52,6 +52,16 @@ def among(name: str, values: object, known: Collection[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(texts))
 
 
+def choice(name: str, value: object, known: Collection[str]) -> str:
+    """Return a text, one of those that are known."""
+    return among(name, (value,), known)[0]
+
+
+def all_of(name: str, decode: Callable[[str], T], values: object) -> list[T]:
+    """Return the results of a function that decodes texts, for several texts or none."""
+    return [check(name, decode, text) for text in words(name, values, may_be_empty=True)]
+
+
 def count(name: str, value: object) -> int:
     """Return a whole number of 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:

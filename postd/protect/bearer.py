@@ -2,7 +2,7 @@
 9728).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING
@@ -18,11 +18,12 @@ from postd.auth.credentials import (
     Refused,
     SentProof,
 )
-from postd.http.errors import Problem
+from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
 from postd.http.peer import SAFE_METHODS
 from postd.http.responses import JSON, Response, make_response
 from postd.protect.guard import CredentialFactory, ProtectedResource
+from postd.protect.pages import Page
 from postd.protocol.bearer import PROOF_ALGORITHMS, BearerSyntaxError, decode_scope, decode_token
 
 if TYPE_CHECKING:  # with it come treq and joserfc
@@ -43,9 +44,9 @@ class AcceptedTokens:
         with_metadata: whether challenges have the URL of the resource's metadata (RFC 9728 §5.1).
     """
 
-    def __init__(self, realm: str, issuers: Sequence["Issuer"], *, with_metadata: bool = False) -> None:
+    def __init__(self, realm: str, issuers: Sequence["Issuer"]) -> None:
         self.realm = realm
-        self.with_metadata = with_metadata
+        self.with_metadata = False
         self._issuers = issuers
 
     def make_factories(self, resource: ProtectedResource) -> Sequence[CredentialFactory]:
@@ -66,6 +67,24 @@ class AcceptedTokens:
     def _scopes(self, resource: ProtectedResource, *, writing: bool) -> set[str]:
         own = resource.scope(writing=writing)
         return {own or issuer.scope(writing=writing) for issuer in self._issuers}
+
+    def make_page(self, resources: Iterable[ProtectedResource]) -> Page:
+        """Return the page that a challenge's `resource_metadata` leads to: of the origin, and below it of each resource
+        by its path.
+        """
+        self.with_metadata = True
+        by_path = {resource.path: resource for resource in resources}
+
+        async def show(request: Request) -> Response:
+            below = b"/".join(request.postpath)
+            resource = by_path.get(f"/{below.decode('latin-1')}" if request.postpath else "")
+            if resource is None or any(b"/" in segment for segment in request.postpath):
+                raise not_found()
+            if below:
+                request.route = f"{METADATA_PATH}/<path>"
+            return self.describe(resource, request)
+
+        return Page({b"GET": show}, below=True)
 
     def describe(self, resource: ProtectedResource, request: Request) -> Response:
         """Return the metadata of a resource (RFC 9728 §2; reference: Bearer).

@@ -168,15 +168,19 @@ class Guard(AuthSessionWrapper):
         users: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(portal, factories)
-        self._factories = factories
         self._cred = portal
         self._sign_in = portal.sign_in
-        self._by_scheme = {factory.scheme: factory for factory in factories}
-        self._readers = readers
-        self._advice = _advise(self._by_scheme, readers)
+        self.use(factories, readers)
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
         self._guarded = ViewResource(partial(self.enter, view=view_of(resource)))
+
+    def use(self, factories: Sequence[CredentialFactory], readers: Sequence[CredentialReader]) -> None:
+        """Accept the credentials of these schemes from now on."""
+        self._factories = factories
+        self._by_scheme = {factory.scheme: factory for factory in factories}
+        self._readers = readers
+        self._advice = _advise(self._by_scheme, readers)
 
     def resource_for(self, _request: Any) -> IResource:
         return self._guarded
@@ -280,9 +284,13 @@ class Guard(AuthSessionWrapper):
 class PrivateGuard(Guard):
     """A guard of resources that are not aware of authentication: their responses get `Cache-Control: private`."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._vary = b", ".join([b"Authorization"] * bool(self._factories) + [b"Cookie"] * bool(self._readers))
+    def use(self, factories: Sequence[CredentialFactory], readers: Sequence[CredentialReader]) -> None:
+        super().use(factories, readers)
+        self._vary = b", ".join([b"Authorization"] * bool(factories) + [b"Cookie"] * bool(readers))
+
+    async def enter(self, request: Request, view: View) -> Response | StreamedResponse | None:
+        self._clients.refuse_other_hosts(request)
+        return await super().enter(request, view)
 
     def _show(self, avatar: IResource, view: View, request: Request) -> Responding:
         if avatar is not FORBIDDEN:

@@ -1,11 +1,11 @@
-"""Issuers of access tokens, as arguments of a program (settings: `[[bearer]]`).
+"""Issuers of access tokens, as values, made from arguments or from a table `[[bearer]]` of the settings.
 
 The modules that check tokens and fetch keys are imported only if there is an issuer: they import treq and joserfc, 70
 modules.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from msgspec import Struct
 
@@ -23,10 +23,27 @@ if TYPE_CHECKING:
 
 
 class TrustedIssuer(Struct, frozen=True):
-    """The arguments of an issuer, as `issuer` returns them for `Protection`."""
+    """An issuer of access tokens, as `issuer` returns it.
+
+    Args:
+        policy: the accepted tokens.
+        place: stands before the name of an option in errors.
+    """
 
     policy: TokenPolicy
-    options: Mapping[str, str]
+    jwks_uri: str = ""
+    ca_file: str = ""
+    read_scope: str = ""
+    write_scope: str = ""
+    introspection_endpoint: str = ""
+    client_id: str = ""
+    client_secret_file: str = ""
+    place: str = ""
+
+    @property
+    def url(self) -> str:
+        """The issuer identifier."""
+        return self.policy.issuer
 
     def make(self, reactor: IReactor) -> "Issuer":
         """Return the issuer.
@@ -36,9 +53,20 @@ class TrustedIssuer(Struct, frozen=True):
         """
         from postd.auth.bearer import Issuer, read_secret  # noqa: PLC0415 - see above
 
-        options: dict[str, Any] = dict(self.options)
-        secret = read_secret(options.pop("client_secret_file"))
-        return Issuer(self.policy, reactor=reactor, client_secret=secret, **options)
+        try:
+            return Issuer(
+                self.policy,
+                reactor=reactor,
+                jwks_uri=self.jwks_uri,
+                ca_file=self.ca_file,
+                read_scope=self.read_scope,
+                write_scope=self.write_scope,
+                introspection_endpoint=self.introspection_endpoint,
+                client_id=self.client_id,
+                client_secret=read_secret(self.client_secret_file),
+            )
+        except ConfigError as error:
+            raise ConfigError(f"{self.place}{error.where}", error.why) from None
 
 
 def issuer(  # noqa: PLR0913 - the keys of a table
@@ -97,7 +125,8 @@ def issuer(  # noqa: PLR0913 - the keys of a table
     among("mtls", (mtls,), get_args(Binding))
     if client_secret_file and not client_id:
         raise ValueError("client_secret_file: needs a client_id")
-    for name, scope in (("read_scope", read_scope), ("write_scope", write_scope)):
+    scopes = {"read_scope": read_scope, "write_scope": write_scope}
+    for name, scope in scopes.items():
         check(name, decode_scope, scope)
     endpoints = {"jwks_uri": jwks_uri, "introspection_endpoint": introspection_endpoint}
     for name, endpoint in endpoints.items():
@@ -107,8 +136,9 @@ def issuer(  # noqa: PLR0913 - the keys of a table
     for name, text in texts.items():
         if not isinstance(text, str):
             raise expected(name, "text", text)
+    accepted = check("url", check_issuer, url)
     policy = TokenPolicy(
-        issuer=check("url", check_issuer, url),
+        issuer=accepted,
         audiences=frozenset(audiences),
         algorithms=frozenset(algorithms),
         token_types=frozenset(words("token_types", token_types)),
@@ -119,28 +149,24 @@ def issuer(  # noqa: PLR0913 - the keys of a table
         dpop=dpop,
         mtls=mtls,
     )
-    return TrustedIssuer(policy, {**endpoints, **texts, "read_scope": read_scope, "write_scope": write_scope})
+    return TrustedIssuer(policy, **endpoints, **texts, **scopes, place=f"issuers: {accepted}: ")
 
 
-def make_issuers(issuers: object, reactor: IReactor) -> list["Issuer"]:
+def check_issuers(issuers: object) -> tuple[TrustedIssuer, ...]:
     """Return the issuers of a `Protection`, which must differ.
 
     Raises:
-        ValueError: one of them is not a result of `issuer()`, or cannot be used.
+        ValueError: one of them is not a result of `issuer()`, or is there twice.
     """
-    described: list[Any] = list(issuers) if isinstance(issuers, Iterable) and not isinstance(issuers, str) else [None]
-    if not all(isinstance(one, TrustedIssuer) for one in described):
-        raise expected("issuers", "a list of results of issuer()", issuers)
-    made: dict[str, Issuer] = {}
-    for one in described:
-        url = one.policy.issuer
-        if url in made:
-            raise ValueError(f"issuers: {url} is there twice; audience may be several")
-        try:
-            made[url] = one.make(reactor)
-        except ConfigError as error:
-            raise ValueError(f"issuers: {url}: {error}") from None
-    return list(made.values())
+    listed = tuple(issuers) if isinstance(issuers, Iterable) and not isinstance(issuers, str) else (None,)
+    known = set[str]()
+    for one in listed:
+        if not isinstance(one, TrustedIssuer):
+            raise expected("issuers", "a list of results of issuer()", issuers)
+        if one.url in known:
+            raise ValueError(f"issuers: {one.url} is there twice; audience may be several")
+        known.add(one.url)
+    return listed
 
 
 def _accepted(claim: str, value: object) -> tuple[Scalar, ...]:

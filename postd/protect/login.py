@@ -27,6 +27,7 @@ from postd.protect.cookie import (
     set_session_cookie,
 )
 from postd.protect.guard import outcome_of
+from postd.protect.pages import Page
 from postd.protocol.local_path import encode_local_path
 
 _FORM = Template(read_file(__package__, "login.html"))
@@ -48,27 +49,27 @@ class LoginViews:
         secure: "always", "never", or "auto" to mark cookies as secure when the client's connection is.
         sign_in: the path of the form.
         after: the path to redirect to after a sign-in without a `next`.
+        below_form: HTML below the form.
     """
 
-    below_form = ""
-    """HTML below the form."""
-
-    def __init__(  # noqa: PLR0913 - all but three have their defaults
+    def __init__(  # noqa: PLR0913 - all but three by name
         self,
         portal: CoroutinePortal,
         sessions: Sessions,
         clients: PeerResolver,
         *,
         realm: str,
-        secure: str = "auto",
-        sign_in: str = "/",
-        after: str = "/home",
+        secure: str,
+        sign_in: str,
+        after: str,
+        below_form: str,
     ) -> None:
         self._portal = portal
         self._sessions = sessions
         self._clients = clients
         self._secure = secure
         self._realm = realm
+        self._below_form = below_form
         self._paths = {"login": below(sign_in, "login"), "logout": below(sign_in, "logout"), "after": after}
         # Rendered once (spec: Login form).
         self._login_page = self._make_form(HTTPStatus.OK, {})
@@ -76,6 +77,14 @@ class LoginViews:
         self._logout_page = make_html_response(HTTPStatus.OK, "Sign out", button, site_name=realm)
         self._challenge = make_challenge(realm, sign_in)
         self._to_form, self._to_after = make_redirect(sign_in.encode("ascii")), make_redirect(after.encode("ascii"))
+
+    def pages(self) -> Mapping[str, Page]:
+        """Return the pages by their names below the path of the form, which has the name ""."""
+        return {
+            "": Page({b"GET": self.show_form}),
+            "login": Page({b"POST": self.log_in}),
+            "logout": Page({b"GET": self.show_button, b"POST": self.log_out}),
+        }
 
     async def show_form(self, request: Request) -> Response:
         request.add_header(b"Vary", b"Cookie")
@@ -167,7 +176,7 @@ class LoginViews:
             "alert": _ALERT.substitute(why=escape(why)) if why else "",
             "username": f' value="{escape(user)}"' if why else " autofocus",
             "password": ' aria-describedby="alert" autofocus' if why else "",
-            "below": self.below_form,
+            "below": self._below_form,
         }
         return make_html_response(status, "Sign in", _FORM.substitute(parts), site_name=self._realm, headers=headers)
 

@@ -1,6 +1,6 @@
-"""The pages of postd.protect, as resources that an application mounts where it likes."""
+"""The pages of authentication schemes as resources, which a site or an application mounts."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from twisted.web.resource import Resource
@@ -9,36 +9,49 @@ from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
 from postd.http.responses import Response, StreamedResponse, make_no_content
 from postd.http.views import View, ViewResource
-from postd.protect.login import LoginViews
 
 
-class SignInPages(Resource):
-    """The form at the path of the resource itself, `login` and `logout` below it."""
+class Page(ViewResource):
+    """A resource with a view for each method; GET has HEAD with it.
 
-    def __init__(self, views: LoginViews) -> None:
-        super().__init__()
-        self._form = make_page({b"GET": views.show_form})
-        self.putChild(b"", self._form)
-        self.putChild(b"login", make_page({b"POST": views.log_in}))
-        self.putChild(b"logout", make_page({b"GET": views.show_button, b"POST": views.log_out}))
+    Args:
+        views: the views by method.
+        below: whether the views serve the paths below this one, too.
+    """
 
-    def render(self, request: Any) -> int:
-        """Show the form where the path has no slash at its end."""
-        return self._form.render(request)
+    def __init__(self, views: Mapping[bytes, View], *, below: bool = False) -> None:
+        super().__init__(self._respond)
+        self.views = views
+        self.below = below
 
+    def routes(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yield method and path of each view, for the page at a path; a variable is in braces."""
+        for method in self.views:
+            yield method.decode("ascii"), path
+            if self.below:
+                yield method.decode("ascii"), f"{path}/{{path}}"
 
-def make_page(views: Mapping[bytes, View]) -> ViewResource:
-    """Return a resource with a view for each method; GET has HEAD with it, and nothing is below its path."""
-    allow = b", ".join(sorted({*views, b"OPTIONS", *([b"HEAD"] if b"GET" in views else [])}))
-
-    async def view(request: Request) -> Response | StreamedResponse | None:
-        if request.postpath:
+    async def _respond(self, request: Request) -> Response | StreamedResponse | None:
+        if request.postpath and not self.below:
             raise not_found()
-        found = views.get(b"GET" if request.method == b"HEAD" else request.method)
+        found = self.views.get(b"GET" if request.method == b"HEAD" else request.method)
         if found is not None:
             return await found(request)
+        allow = b", ".join(sorted({*self.views, b"OPTIONS", *([b"HEAD"] if b"GET" in self.views else [])}))
         if request.method == b"OPTIONS":
             return make_no_content({b"Allow": allow})
         raise Problem(405, f"Allowed methods: {allow.decode('ascii')}.", headers={b"Allow": allow})
 
-    return ViewResource(view)
+
+class Pages(Resource):
+    """Pages below one path, at the path itself that of the name ""."""
+
+    def __init__(self, pages: Mapping[str, Page]) -> None:
+        super().__init__()
+        self._first = pages[""]
+        for name, page in pages.items():
+            self.putChild(name.encode("ascii"), page)
+
+    def render(self, request: Any) -> int:
+        """Show the first page where the path has no slash at its end."""
+        return self._first.render(request)

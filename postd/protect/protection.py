@@ -4,8 +4,10 @@ import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, cast, get_args
+from weakref import WeakKeyDictionary
 
+from msgspec.structs import replace
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noqa: A004 - Twisted's
@@ -15,48 +17,73 @@ from twisted.web.iweb import ICredentialFactory
 from twisted.web.resource import IResource
 from zope.interface import Interface
 
-from postd.auth.background_work import Upkeep, end_sessions
-from postd.auth.checker import Checker
-from postd.auth.digest import NONCE_KEY, DigestChecker, NonceRegistry, describe_missing_digest
+from postd.auth.digest import NONCE_KEY
 from postd.auth.identity import Identity
-from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
-from postd.auth.session import Fingerprints, SessionChecker, Sessions
-from postd.auth.stock_checker import AnyAccount, StockChecker
-from postd.auth.throttle import Throttle
 from postd.auth.users import UserDirectory
+from postd.defaults import (
+    ACCOUNT_FAILURES,
+    ADDRESS_FAILURES,
+    DIGEST_ALGORITHMS,
+    FAILURE_WINDOW_S,
+    FAILURES,
+    NONCE_LIFETIME_S,
+    SESSION_IDLE_S,
+    SESSION_LIFETIME_S,
+)
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
-from postd.http.responses import Response
-from postd.protect.arguments import among, check, check_path, check_reactor, count, expected, seconds, words
-from postd.protect.basic import BasicCredentialFactory
-from postd.protect.bearer import AcceptedTokens
-from postd.protect.cookie import SessionReader
+from postd.http.responses import Response, StreamedResponse
+from postd.http.views import View
+from postd.protect.arguments import (
+    all_of,
+    among,
+    check,
+    check_path,
+    check_reactor,
+    choice,
+    count,
+    expected,
+    seconds,
+    words,
+)
+from postd.protect.assembly import Authentication, FailureLimits, load_users
+from postd.protect.bearer import METADATA_PATH
 from postd.protect.credential_factory import StockCredentialFactory
-from postd.protect.digest import DigestCredentialFactory
-from postd.protect.guard import CredentialReader, FactoryMaker, PrivateGuard, ProtectedResource, Realm
-from postd.protect.issuers import TrustedIssuer, make_issuers
-from postd.protect.login import LoginViews
-from postd.protect.pages import SignInPages, make_page
+from postd.protect.guard import Guard, PrivateGuard, ProtectedResource, Realm
+from postd.protect.issuers import TrustedIssuer, check_issuers
+from postd.protect.pages import Page, Pages
+from postd.protect.schemes.basic import Basic
+from postd.protect.schemes.bearer import Bearer
+from postd.protect.schemes.digest import Digest
+from postd.protect.schemes.form import Form, Secure
+from postd.protect.schemes.interface import Scheme
 from postd.protocol.bearer import decode_scope, has_issuer
 from postd.protocol.digest import HASHES, check_realm
-from postd.protocol.host import check_proxy
+from postd.protocol.host import check_host, check_origin, check_proxy
 from postd.protocol.password import normalize
 from postd.reactor import ServiceClock
+from postd.store.interface import LoginStore
 from postd.store.opening import open_login_store
 
 STORE_WAIT_MAX_S = 1.0
 """How long `start` waits for the store; after that, requests get 503 until it answers."""
 
 SCHEMES = ("digest", "bearer", "basic", "session")
+"""The names of the schemes that `protect` knows, in the order of their challenges."""
+
+Users = str | os.PathLike[str] | ICredentialsChecker | None
 
 
 class Protection:
-    """Protects resources of any `twisted.web.server.Site` with Basic, Digest, Bearer tokens and a form.
+    """Protects resources of any `twisted.web.server.Site` with Basic, Digest, Bearer tokens, a form and other schemes.
 
-    It is an asynchronous context manager: `async with Protection(reactor, users="users") as protection`. At its end, or
-    when the reactor stops, it closes all connections, threads and timers that it has started.
+    It is an asynchronous context manager. At its end, or when the reactor stops, it closes all connections, threads and
+    timers that it has started:
+
+        async with Protection(reactor, users="users") as protection:
+            site = Site(protection.protect(app.resource(), "digest", "basic"))
 
     Args:
         reactor: the reactor of the program.
@@ -76,6 +103,9 @@ class Protection:
         session_lifetime_s: a session ends at this age.
         sign_in: the path at which the application mounts `pages`.
         trusted_proxies: addresses, networks, or "unix", whose `X-Forwarded-For` and `X-Forwarded-Proto` are used.
+        public_url: the origin of the site as clients see it; "" to derive it from each request.
+        hosts: host names and addresses without ports; requests for another one get 421. Empty for any.
+        secure: whether cookies are `Secure`: "always", "never", or "auto" if the client's connection is.
 
     Attributes:
         portal: the `twisted.cred.portal.Portal` that checks all credentials. Its realm may be replaced; the `mind` is
@@ -94,96 +124,93 @@ class Protection:
         reactor: Any,
         *,
         realm: str = "postd",
-        users: str | os.PathLike[str] | ICredentialsChecker | None = None,
+        users: Users = None,
         issuers: Sequence[TrustedIssuer] = (),
         store: str = "memory:",
-        digest_algorithms: Sequence[str] = ("SHA-256", "MD5"),
-        nonce_lifetime_s: float = 300,
-        failures: int = 10,
-        address_failures: int = 50,
-        account_failures: int = 100,
-        window_s: float = 300,
-        session_idle_s: float = 1800,
-        session_lifetime_s: float = 43200,
+        digest_algorithms: Sequence[str] = DIGEST_ALGORITHMS,
+        nonce_lifetime_s: float = NONCE_LIFETIME_S,
+        failures: int = FAILURES,
+        address_failures: int = ADDRESS_FAILURES,
+        account_failures: int = ACCOUNT_FAILURES,
+        window_s: float = FAILURE_WINDOW_S,
+        session_idle_s: float = SESSION_IDLE_S,
+        session_lifetime_s: float = SESSION_LIFETIME_S,
         sign_in: str = "/",
         trusted_proxies: Sequence[str] = (),
+        public_url: str = "",
+        hosts: Sequence[str] = (),
+        secure: Secure = "auto",
     ) -> None:
-        reactor = self._reactor = check_reactor(reactor)
+        self._reactor = check_reactor(reactor)
         self._realm = check("realm", check_realm, realm)
-        self._sign_in = check("sign_in", check_path, sign_in)
-        proxies = words("trusted_proxies", trusted_proxies, may_be_empty=True)
-        self._clients = PeerResolver([check("trusted_proxies", check_proxy, one) for one in proxies])
-        clock = ServiceClock(reactor)
+        self._digest = Digest(
+            among("digest_algorithms", digest_algorithms, HASHES), seconds("nonce_lifetime_s", nonce_lifetime_s)
+        )
+        self._form = Form(
+            seconds("session_idle_s", session_idle_s),
+            seconds("session_lifetime_s", session_lifetime_s),
+            sign_in=check("sign_in", check_path, sign_in),
+            secure=cast(Secure, choice("secure", secure, get_args(Secure))),
+        )
+        self._clients = PeerResolver(
+            all_of("trusted_proxies", check_proxy, trusted_proxies),
+            check("public_url", check_origin, public_url),
+            hosts=all_of("hosts", check_host, hosts),
+        )
+        self._clock = ServiceClock(self._reactor)
         try:
-            self._store = open_login_store(check("store", str, store), reactor=reactor)
+            self._store = open_login_store(check("store", str, store), reactor=self._reactor)
         except ConfigError as error:
             raise ValueError(f"store: {error.why}") from None
-        throttle = Throttle(
-            self._store,
-            failures=count("failures", failures),
-            address_failures=count("address_failures", address_failures),
-            account_failures=count("account_failures", account_failures),
-            window_s=seconds("window_s", window_s),
-            clock=clock,
-        )
-        nonces = NonceRegistry(
-            self._store,
-            lifetime_s=seconds("nonce_lifetime_s", nonce_lifetime_s),
-            now=clock.seconds,
-        )
-        self._ending = [throttle.wake_all]  # callbacks that end all waits, called once the store is stopped
-        self._threads = HashThreads(reactor)
-        verifier = PasswordVerifier(self._threads, now=clock.seconds)
-        self._makers: dict[str, FactoryMaker] = {}  # in the order of the challenges
-        self._readers: dict[str, CredentialReader] = {}
-        checkers: list[Checker] = []
-        self._algorithms = among("digest_algorithms", digest_algorithms, HASHES)
-        self._directory = UserDirectory("")
-        accounts: Fingerprints = self._directory
-        self._has_file = isinstance(users, str | os.PathLike)
-        if isinstance(users, str | os.PathLike):
-            accounts = self._directory = _load_users(users, changed=partial(end_sessions, self._store))
-            checkers.append(PasswordChecker(self._directory, verifier, throttle, store=self._store))
-            checkers.append(DigestChecker(self._directory, nonces, throttle, realm=self._realm))
-            self._makers["digest"] = lambda resource: [
-                DigestCredentialFactory(self._realm, self._algorithms, nonces, resource.clients)
-            ]
-        elif users is not None:
-            accounts = AnyAccount()
-            checkers.append(stock := StockChecker(users, throttle, clock=clock))
-            self._ending.append(stock.stop)
-        self._issuers = make_issuers(issuers, reactor)
-        self._ending += [one.stop for one in self._issuers]
-        self._tokens = AcceptedTokens(self._realm, self._issuers)
-        if self._issuers:
-            from postd.auth.bearer import BearerChecker  # noqa: PLC0415 - as in postd.protect.issuers
-
-            checkers.append(BearerChecker(self._issuers, throttle=throttle, store=self._store))
-            self._makers["bearer"] = self._tokens.make_factories
-        self._sessions = Sessions(
-            self._store,
-            accounts,
-            idle_s=seconds("session_idle_s", session_idle_s),
-            lifetime_s=seconds("session_lifetime_s", session_lifetime_s),
-            now=clock.seconds,
-        )
-        if users is not None:
-            checkers.append(SessionChecker(self._sessions))
-            self._makers["basic"] = lambda resource: [BasicCredentialFactory(self._realm, resource.clients)]
-            self._readers["session"] = SessionReader(self._realm, self._sign_in)
-        self.portal: CoroutinePortal = _Portal(checkers, self._check_running)
-        self.factories: Mapping[str, ICredentialFactory] = {
-            factory.scheme.decode("ascii"): StockCredentialFactory(factory, self._clients)
-            for make in self._makers.values()
-            for factory in make(ProtectedResource(self._clients))
-        }
         self._is_digest_used = False
-        self._upkeep = Upkeep(
-            self._directory, verifier, self._store, clock=clock, reloaded=self._warn_of_missing_digest
-        )
         self._opening: Deferred[None] | None = None
         self._trigger: Any = None
         self._is_store_started = self._is_stopped = False
+        self._guards = WeakKeyDictionary[Guard, tuple[Sequence[str | Scheme], ProtectedResource]]()
+        self._mounted: list[tuple[Callable[[], Mapping[str, Page]], Mapping[str, Page]]] = []
+        self.portal: CoroutinePortal = _Portal(self._check_running)
+        self._own: list[Scheme] = []
+        self._users, self._issuers = users, issuers
+        self._limits = FailureLimits(failures, address_failures, account_failures, window_s)
+        self._authentication = self._assemble(users, issuers, self._limits)
+        self.factories: Mapping[str, ICredentialFactory] = {
+            factory.scheme.decode("ascii"): StockCredentialFactory(factory, self._clients)
+            for factory in self._authentication.credentials(SCHEMES, ProtectedResource(self._clients))[0]
+        }
+
+    def _assemble(
+        self,
+        users: Users,
+        issuers: Sequence[TrustedIssuer],
+        limits: FailureLimits,
+        previous: Authentication | None = None,
+    ) -> Authentication:
+        trusted = check_issuers(issuers)
+        for name in ("failures", "address_failures", "account_failures"):
+            count(name, getattr(limits, name))
+        seconds("window_s", limits.window_s)
+        directory: UserDirectory | ICredentialsChecker | None
+        if isinstance(users, str | os.PathLike):
+            directory = _load_users(users, self._store, previous.context.users if previous is not None else None)
+        else:
+            directory = users
+        in_force = {"digest": isinstance(directory, UserDirectory), "bearer": bool(trusted)}
+        if previous is not None:
+            in_force["bearer"] |= any(isinstance(one, Bearer) for one in previous.schemes)
+        known: list[Scheme] = [self._digest, Bearer(trusted), Basic(), self._form]
+        return Authentication(
+            [*(one for one in known if in_force.get(one.name, directory is not None)), *self._own],
+            self._store,
+            realm=self._realm,
+            users=directory,
+            limits=limits,
+            clients=self._clients,
+            clock=self._clock,
+            reactor=self._reactor,
+            users_changed=self._warn_of_missing_digest,
+            portal=self.portal,
+            previous=previous,
+        )
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -203,7 +230,7 @@ class Protection:
         if self._opening is not None:
             raise RuntimeError("a Protection is started once")
         self._trigger = self._reactor.addSystemEventTrigger("before", "shutdown", self._stop_with_reactor)
-        self._threads.start()
+        self._authentication.start()
         opening = self._opening = Deferred.fromCoroutine(self._open_store())
         waiting: Deferred[None] = Deferred()
 
@@ -224,18 +251,14 @@ class Protection:
             if not self._is_stopped:
                 await self.stop()
                 raise
-        if not self._is_stopped:  # `stop` may have been called since
-            self._upkeep.start()
-            for one in self._issuers:
-                one.start()
 
     async def _open_store(self) -> None:
         with suppress(StoreUnavailableError):  # it is waited for
-            await self._threads.run(self._store.prepare)
+            await self._authentication.threads.run(self._store.prepare)
         self._is_store_started = True
         await self._store.start()
-        await self._upkeep.purge_expired()
-        if "digest" in self._makers:
+        await self._authentication.purge_expired()
+        if "digest" in self.factories:
             with suppress(StoreUnavailableError):
                 # A stock wrapper cannot wait for it (`postd.protect.credential_factory`).
                 await self._store.key(NONCE_KEY)
@@ -247,15 +270,13 @@ class Protection:
         self._is_stopped = True
         if self._trigger is not None:
             self._reactor.removeSystemEventTrigger(self._trigger)
-        self._upkeep.stop()
         self._opening.cancel()
-        self._threads.stop()
+        self._authentication.stop()
         try:
             if self._is_store_started:  # else it was refused, and its thread would be waited for without end
                 await self._store.stop()
         finally:
-            for end in self._ending:
-                end()
+            self._authentication.end_waits()
 
     def _check_running(self) -> None:
         if self._opening is None:
@@ -267,10 +288,60 @@ class Protection:
         self._trigger = None
         return Deferred.fromCoroutine(self.stop())
 
+    async def reload(  # noqa: PLR0913 - all have their defaults
+        self,
+        *,
+        users: Users = None,
+        issuers: Sequence[TrustedIssuer] | None = None,
+        failures: int | None = None,
+        address_failures: int | None = None,
+        account_failures: int | None = None,
+        window_s: float | None = None,
+    ) -> None:
+        """Change some arguments of a running `Protection`, and read the files of users and issuers again.
+
+        Sessions, nonces, failure counts and the keys of issuers stay, and so do all protected resources:
+
+            await protection.reload(issuers=[issuer(url, audience="https://app.example")], failures=5)
+
+        Args:
+            users: another user file in place of the present one; a checker in place of a checker.
+            issuers: all issuers from now on.
+            failures: as for `Protection`, like the others; None for no change.
+            address_failures: likewise.
+            account_failures: likewise.
+            window_s: likewise.
+
+        Raises:
+            ValueError: an argument or a file is invalid; nothing has changed.
+            RuntimeError: the `Protection` does not run.
+        """
+        if self._opening is None or self._is_stopped:
+            raise RuntimeError("a Protection is reloaded while it runs")
+        limits = {
+            "failures": failures,
+            "address_failures": address_failures,
+            "account_failures": account_failures,
+            "window_s": window_s,
+        }
+        users = self._users if users is None else users
+        if (users is None, isinstance(users, str | os.PathLike)) != (self._users is None, self._has_file):
+            raise ValueError("users: a reload replaces a path by a path, and a checker by a checker")
+        issuers = self._issuers if issuers is None else issuers
+        new_limits = replace(self._limits, **{name: value for name, value in limits.items() if value is not None})
+        self._authentication = self._assemble(users, issuers, new_limits, self._authentication)
+        self._users, self._issuers, self._limits = users, issuers, new_limits
+        self._authentication.start()
+        for guard, (schemes, described) in self._guards.items():
+            guard.use(*self._authentication.credentials(schemes, described))
+        for make, pages in self._mounted:
+            for name, page in make().items():
+                pages[name].views = page.views
+
     def protect(
         self,
         resource: IResource,
-        *schemes: str,
+        *schemes: str | Scheme,
         users: Sequence[str] = (),
         read_scope: str = "",
         write_scope: str = "",
@@ -281,7 +352,8 @@ class Protection:
 
         Args:
             resource: the resource to protect. `postd.protect.identity` returns the client of a request.
-            schemes: one or more of "basic", "digest", "session" and "bearer"; credentials of any one are sufficient.
+            schemes: one or more of "basic", "digest", "session", "bearer" and schemes of the application's own;
+                credentials of any one are sufficient.
             users: the users who have access; others get 403. Empty for all. The owner of a token is `ISSUER#NAME`.
             read_scope: the scope that a token needs for safe methods (RFC 9110 §9.2.1), words separated by spaces; ""
                 for the `read_scope` of its issuer.
@@ -292,42 +364,61 @@ class Protection:
         """
         if not IResource.providedBy(resource):
             raise expected("resource", "an IResource, such as `app.resource()` of Klein", resource)
+        return self._guard(resource, schemes, users, read_scope, write_scope)
+
+    def _guard(
+        self,
+        resource: IResource,
+        schemes: Sequence[str | Scheme],
+        users: Sequence[str],
+        read_scope: str,
+        write_scope: str,
+    ) -> Guard:
         if not schemes:
             raise expected("schemes", f"one or more of {', '.join(SCHEMES)}", schemes)
-        for scheme in schemes:
-            if scheme not in SCHEMES:
-                raise ValueError(f"schemes: {scheme!r} is none of {', '.join(SCHEMES)}")
-            if scheme not in self._makers and scheme not in self._readers:
-                raise ValueError(f"schemes: {self._why_unusable(scheme)}")
         for name, scope in (("read_scope", read_scope), ("write_scope", write_scope)):
             check(name, decode_scope, scope)
         names = words("users", users, may_be_empty=True)
+        for scheme in schemes:
+            self._check_scheme(scheme)
         if "digest" in schemes and not self._is_digest_used:
             self._is_digest_used = True
             self._warn_of_missing_digest()
         described = ProtectedResource(self._clients, "", read_scope, write_scope)
-        return PrivateGuard(
-            self.portal,
-            [factory for name, make in self._makers.items() if name in schemes for factory in make(described)],
-            resource,
-            readers=[reader for name, reader in self._readers.items() if name in schemes],
-            clients=self._clients,
-            users=frozenset(normalize(name) if self._has_file and not has_issuer(name) else name for name in names),
-        )
+        accounts = frozenset(normalize(name) if self._has_file and not has_issuer(name) else name for name in names)
+        guard = self._authentication.protect(resource, schemes, described, accounts, guard=PrivateGuard)
+        self._guards[guard] = schemes, described
+        return guard
+
+    @property
+    def _has_file(self) -> bool:
+        return isinstance(self._users, str | os.PathLike)
+
+    def _check_scheme(self, scheme: str | Scheme) -> None:
+        """Check that a scheme can be used; put one of the application's own in force."""
+        if not isinstance(scheme, Scheme) and scheme not in SCHEMES:
+            raise ValueError(f"schemes: {scheme!r} is none of {', '.join(SCHEMES)}")
+        name = scheme.name if isinstance(scheme, Scheme) else scheme
+        if (isinstance(scheme, str) or scheme.uses_accounts) and name not in self._in_force():
+            if name == "bearer":
+                raise ValueError("schemes: bearer needs issuers")
+            if self._users is None:
+                raise ValueError(f"schemes: {name} needs users")
+            if name == "digest":
+                raise ValueError("schemes: digest needs a user file: a checker has no H(A1)")
+        if isinstance(scheme, Scheme) and scheme not in self._authentication.schemes:
+            self._authentication.add(scheme)
+            self._own.append(scheme)
+
+    def _in_force(self) -> set[str]:
+        return {scheme.name for scheme in self._authentication.schemes}
 
     def _warn_of_missing_digest(self) -> None:
-        accounts = self._directory.accounts
+        """Warn of users that cannot sign in by Digest, where a resource is protected by it."""
+        accounts = self._authentication.context.users.accounts
         if self._is_digest_used and accounts:
-            problem = describe_missing_digest(accounts, self._realm, self._algorithms)
-            if problem is not None:
+            for problem in self._digest.account_problems(accounts, self._realm):
                 self._log.warn("user file: {problem}", problem=problem)
-
-    def _why_unusable(self, scheme: str) -> str:
-        if scheme == "bearer":
-            return "bearer needs issuers"
-        if "basic" not in self._makers:
-            return f"{scheme} needs users"
-        return "digest needs a user file: a checker has no H(A1)"
 
     def pages(self, after: str = "/") -> IResource:
         """Return the sign-in form, with `login` and `logout` as children, to mount at the path `sign_in`.
@@ -338,13 +429,10 @@ class Protection:
         Raises:
             ValueError: there are no users, or the path cannot be used.
         """
-        if "session" not in self._readers:
+        form = replace(self._form, after=check("after", check_path, after))
+        if form.name not in self._in_force():
             raise ValueError("pages: the form needs users")
-        path = check("after", check_path, after)
-        views = LoginViews(
-            self.portal, self._sessions, self._clients, realm=self._realm, sign_in=self._sign_in, after=path
-        )
-        return SignInPages(views)
+        return Pages(self._mount(lambda: self._authentication.pages_of(form)))
 
     def metadata(self) -> IResource:
         """Return the metadata of the resource server (RFC 9728), for `/.well-known/oauth-protected-resource`.
@@ -354,22 +442,37 @@ class Protection:
         Raises:
             ValueError: there are no issuers.
         """
-        if not self._issuers:
+        if Bearer.name not in self._in_force():
             raise ValueError("metadata: it needs issuers")
-        self._tokens.with_metadata = True
-        origin = ProtectedResource(self._clients)
+        return self._mount(self._make_metadata)[METADATA_PATH[1:]]
 
-        async def show(request: Request) -> Response:
-            return self._tokens.describe(origin, request)
+    def _make_metadata(self) -> Mapping[str, Page]:
+        (bearer,) = (scheme for scheme in self._authentication.schemes if isinstance(scheme, Bearer))
+        return self._authentication.pages_of(bearer)
 
-        return make_page({b"GET": show})
+    def _mount(self, make: Callable[[], Mapping[str, Page]]) -> Mapping[str, Page]:
+        """Return pages for the hosts of this site, which a reload makes again."""
+
+        def make_for_hosts() -> Mapping[str, Page]:
+            pages = make()
+            for page in pages.values():
+                page.views = {method: partial(self._for_hosts, view) for method, view in page.views.items()}
+            return pages
+
+        pages = make_for_hosts()
+        self._mounted.append((make_for_hosts, pages))
+        return pages
+
+    async def _for_hosts(self, view: View, request: Request) -> Response | StreamedResponse | None:
+        self._clients.refuse_other_hosts(request)
+        return await view(request)
 
 
 class _Portal(CoroutinePortal):
     """The portal of a `Protection`, by which guards and form sign clients in while it runs."""
 
-    def __init__(self, checkers: Sequence[Checker], check_running: Callable[[], None]) -> None:
-        super().__init__(Realm(), checkers)
+    def __init__(self, check_running: Callable[[], None]) -> None:
+        super().__init__(Realm())
         self._check_running = check_running
 
     def authenticate(self, credentials: ICredentials) -> Coroutine[Any, Any, Identity]:
@@ -386,14 +489,13 @@ class _Portal(CoroutinePortal):
 _log = Logger()
 
 
-def _load_users(path: str | os.PathLike[str], changed: Callable[[Mapping[str, bytes | None]], None]) -> UserDirectory:
-    """Return the accounts of a user file, which `UserDirectory` can do without."""
+def _load_users(path: str | os.PathLike[str], store: LoginStore, previous: UserDirectory | None) -> UserDirectory:
+    """Return the accounts of a user file."""
     if not os.fspath(path):
         raise expected("users", "the path of a user file", path)
     absolute = os.path.abspath(path)  # noqa: PTH100 - of text; twistd changes the folder later
-    directory = UserDirectory(absolute, changed=changed)
     try:
-        directory.load()
+        directory = load_users(absolute, store, previous)
     except ConfigError as error:
         raise ValueError(f"users: {error}") from None
     if not directory.accounts:

@@ -10,6 +10,7 @@ HOST_MAX_BYTES = 253 + len(".:65535")
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 # A name whose last label is a number is an address to browsers (https://url.spec.whatwg.org/#ends-in-a-number-checker).
 _NAME = re.compile(rf"(?=.{{1,253}}\Z)(?:{_LABEL}\.)*(?!(?:[0-9]+|0x[0-9a-f]*)\Z){_LABEL}")
+_ORIGIN = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 _WITH_PORT = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]+):[0-9]*")
 
 
@@ -58,6 +59,18 @@ def check_host(value: str) -> str:
     if not (is_address(value) or _NAME.fullmatch(host)):
         raise ValueError(f"{value!r} is neither a host name, such as posts.example, nor an IP address")
     return host
+
+
+def check_origin(value: str) -> str:
+    """Return an origin as browsers serialize it, in lower case without a default port (RFC 6454 §6.2), or "".
+
+    Raises:
+        ValueError: it is no origin of HTTP.
+    """
+    origin = value.lower().removesuffix("/")
+    if origin and not _ORIGIN.fullmatch(origin):
+        raise ValueError(f"{value!r} is not an origin, such as https://posts.example")
+    return origin.removesuffix(":443") if origin.startswith("https:") else origin.removesuffix(":80")
 
 
 def is_address(text: str) -> bool:

@@ -4,6 +4,16 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
+from postd.defaults import (
+    ACCOUNT_FAILURES,
+    ADDRESS_FAILURES,
+    FAILURE_WINDOW_S,
+    FAILURES,
+    NONCE_LIFETIME_S,
+    SESSION_IDLE_S,
+    SESSION_LIFETIME_S,
+    SESSIONS_PER_ACCOUNT,
+)
 from postd.protocol import jwt
 from postd.protocol.bearer import has_issuer
 from postd.protocol.host import normalize_host
@@ -101,17 +111,17 @@ class Page(Struct, frozen=True, forbid_unknown_fields=True):
 class SessionSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[session]`: the lifetime and number of sessions, and the `Secure` attribute of their cookie."""
 
-    idle_s: Seconds = field(default=Seconds(30 * 60), name="idle")
-    lifetime_s: Seconds = field(default=Seconds(12 * 3600), name="lifetime")
+    idle_s: Seconds = field(default=Seconds(SESSION_IDLE_S), name="idle")
+    lifetime_s: Seconds = field(default=Seconds(SESSION_LIFETIME_S), name="lifetime")
     secure: Literal["auto", "always", "never"] = "auto"
-    max_per_account: Count = 100
+    max_per_account: Count = SESSIONS_PER_ACCOUNT
 
 
 class DigestSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[digest]`: the algorithms of the challenges, and the lifetime of a nonce."""
 
     algorithms: Annotated[tuple[Literal["MD5", "SHA-256"], ...], Meta(min_length=1)] = ("MD5",)
-    nonce_lifetime_s: Seconds = field(default=Seconds(5 * 60), name="nonce_lifetime")
+    nonce_lifetime_s: Seconds = field(default=Seconds(NONCE_LIFETIME_S), name="nonce_lifetime")
 
 
 Word = Annotated[str, Meta(min_length=1)]
@@ -144,18 +154,14 @@ class BearerSettings(Struct, frozen=True, forbid_unknown_fields=True):
             return (self.audience,) if self.audience else ()
         return self.audience
 
-    @property
-    def accepted_claims(self) -> dict[str, tuple[Scalar, ...]]:
-        return {name: value if isinstance(value, tuple) else (value,) for name, value in self.required_claims.items()}
-
 
 class ThrottleSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[throttle]`: the failed logins that are allowed in a window."""
 
-    failures: Count = 10
-    address_failures: Count = 50
-    account_failures: Count = 100
-    window_s: Seconds = field(default=Seconds(5 * 60), name="window")
+    failures: Count = FAILURES
+    address_failures: Count = ADDRESS_FAILURES
+    account_failures: Count = ACCOUNT_FAILURES
+    window_s: Seconds = field(default=Seconds(FAILURE_WINDOW_S), name="window")
 
 
 WORKERS_MAX = 1024

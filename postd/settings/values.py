@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from postd.protocol.bearer import decode_scope
 from postd.protocol.digest import check_realm
 from postd.protocol.discovery import check_issuer, check_url
-from postd.protocol.host import check_host, check_proxy
+from postd.protocol.host import check_host, check_origin, check_proxy
 from postd.protocol.quantity import DURATION_MAX_S, DURATION_UNITS, decode_quantity
 from postd.scheme_names import SCHEMES
 
@@ -65,17 +65,10 @@ def _check_max_age(value: str) -> str:
         raise ValueError(f"{value!r} is not {MaxAge.ALLOWED}") from None
 
 
-def _check_origin(value: str) -> str:
-    origin = value.lower().removesuffix("/")
-    if origin and not re.fullmatch(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", origin):
-        raise ValueError(f"{value!r} is not an origin, such as https://posts.example")
-    return origin.removesuffix(":443") if origin.startswith("https:") else origin.removesuffix(":80")
-
-
 def _check_cors_origin(value: str) -> str:
     if not value:
         raise ValueError("'' is not an origin, such as https://app.example")
-    return value if value == "*" else _check_origin(value)
+    return value if value == "*" else check_origin(value)
 
 
 def _check_page_path(value: str) -> str:
@@ -117,7 +110,7 @@ class TrustedProxy(Text, check=check_proxy):
     """An IP address or network, normalized, or `"unix"`."""
 
 
-class Origin(Text, check=_check_origin):
+class Origin(Text, check=check_origin):
     """An origin as browsers serialize it, in lower case without a default port (RFC 6454 §6.2), or empty."""
 
 

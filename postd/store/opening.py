@@ -47,10 +47,11 @@ def open_store(
         from postd.store.redis.url import decode_redis_url
 
         try:
-            return RedisStore(decode_redis_url(url), reactor=reactor)
+            address = decode_redis_url(url)
         except ValueError as error:
             # The URL is not shown: it may have a password in it.
             raise ConfigError(where, f"the {kind} URL {error}; allowed: {STORE_URLS}") from None
+        return RedisStore(address, reactor=reactor)
     shown = re.sub(r"(?<=:).*@", "***@", url, flags=re.DOTALL)
     raise ConfigError(where, f"{shown!r} is not a store; allowed: {STORE_URLS}")
 

@@ -47,7 +47,7 @@ class PostServer(FactoryServer):
         finally:
             self._parts.authentication.stop()
             await self._parts.store.stop()
-            self._parts.authentication.throttle.wake_all()
+            self._parts.authentication.context.throttle.wake_all()
 
     def posts(self, auth: Auth | None = None) -> PostClient:
         """Return a client of the post API, with credentials; it is closed with the server."""

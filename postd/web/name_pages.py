@@ -26,6 +26,9 @@ async def show_name(request: Request) -> Response:
     return _make_name_text(_name(request), b"Authorization, Cookie")
 
 
+DOCS_LINK = '<a href="/docs">API documentation</a>'
+
+
 class Home(Struct, frozen=True):
     """`/home`: as `show_name`; a page for clients that prefer HTML, with links to board, if any, sign-out and `/docs`.
 
@@ -41,7 +44,7 @@ class Home(Struct, frozen=True):
             response = _make_name_text(name, _HOME_VARIES)
         else:
             board = '<a href="/board">Board</a>\n' if self.has_board else ""
-            content = f'{board}<a href="/logout">Sign out</a>\n<a href="/docs">API documentation</a>\n'
+            content = f'{board}<a href="/logout">Sign out</a>\n{DOCS_LINK}\n'
             headers = {**PAGE_HEADERS, b"Vary": _HOME_VARIES}
             response = make_html_response(
                 HTTPStatus.OK, f"Success: {name}", content, site_name=self.site_name, headers=headers

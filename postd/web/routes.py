@@ -3,12 +3,12 @@
 | path | served by | behind |
 |---|---|---|
 | `/post`, and all below | `posts.PostApi` | `[api]`: the read rule for GET and HEAD, the write rule for the rest |
-| `/`, `/login`, `/logout` | `login.LoginPages` | |
+| `/`, `/login`, `/logout` | `postd.protect.login` | |
 | `/home` | `name_pages.Home` | a session |
 | `/board`, `/board/<id>`, `/board/<id>/delete` | `board.views.Board`, if "session" is in the read rule | a session |
 | the path of a `[[page]]`, and all below | `folder.Folder` or `name_pages.show_name` | its rule |
 | the path of a `[[page]]` with `forward` | `forward_auth.admit` | `forward_auth.ForwardAuth`, by its rule |
-| `/.well-known/oauth-protected-resource`, and below | `resource_metadata.ResourceMetadata`, if there are issuers | |
+| `/.well-known/oauth-protected-resource`, and below | `postd.protect.bearer`, if there are issuers | |
 | `/openapi.json`, `/docs` | `openapi.docs.Docs` | |
 | anything else | 404 | |
 """
@@ -21,9 +21,9 @@ from msgspec import Struct
 
 from postd.fair_queue import FairTurns
 from postd.http.views import View
+from postd.protect.assembly import Authentication
 from postd.protect.guard import Guard, ProtectedResource
 from postd.store.interface import PostStore
-from postd.web.access import Access
 from postd.web.board.views import Board
 from postd.web.cors import Cors
 from postd.web.events import Events
@@ -59,7 +59,7 @@ def _view_of_folder(path: str) -> View:
 def make_root(  # noqa: PLR0913 - all parts of the tree
     store: PostStore,
     events: Events,
-    access: Access,
+    authentication: Authentication,
     *,
     read: Collection[str],
     write: Collection[str],
@@ -73,6 +73,7 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
     `cors_origins` may use the API (`postd.web.cors`). `now` is the clock of the dates in the store.
     """
     router = Router(of_api=Cors(cors_origins) if cors_origins else None)
+    clients, realm = authentication.context.clients, authentication.context.realm
 
     def guard_by(
         rule: Collection[str],
@@ -81,40 +82,37 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
         *,
         guard: Callable[..., Guard] = Guard,
     ) -> Middleware | None:
-        made = access.protect(router, rule, described, users, guard=guard)
-        return made if isinstance(made, Guard) else None
+        return None if "open" in rule else authentication.protect(router, rule, described, users, guard=guard)
 
-    api_resource = ProtectedResource(access.clients, "/post")
+    api_resource = ProtectedResource(clients, "/post")
     protected: list[tuple[Collection[str], ProtectedResource]] = [((*read, *write), api_resource)]
     for page in pages:
         if page.forward:
             # It protects the whole origin that the proxy forwards, whose paths are unknown here.
-            other = ProtectedResource(access.clients.without_public_url(), "", page.read_scope, page.write_scope)
+            other = ProtectedResource(clients.without_public_url(), "", page.read_scope, page.write_scope)
             guard = guard_by(page.schemes, other, page.users, guard=partial(ForwardAuth, hosts=page.hosts))
             router.add_page(page.path, admit, guard)
             continue
-        resource = ProtectedResource(access.clients, page.path, page.read_scope, page.write_scope)
+        resource = ProtectedResource(clients, page.path, page.read_scope, page.write_scope)
         protected.append((page.schemes, resource))
         shown = _view_of_folder(page.files) if page.files else show_name
         router.add_page(page.path, shown, guard_by(page.schemes, resource, page.users))
     work = FairTurns(events.clock)
-    documented = [PostApi.app]
+    documented, of_schemes = [PostApi.app], list[tuple[str, str]]()
     has_board = "session" in read
-    home = Home(access.realm, has_board)
-    router.add_page("/home", home.show, guard_by(["session"], ProtectedResource(access.clients)))
+    home = Home(realm, has_board)
+    router.add_page("/home", home.show, guard_by(["session"], ProtectedResource(clients)))
     api = PostApi(store, events, work, now=now, private="open" not in read)
     router.add(api, read=guard_by(read, api_resource), write=guard_by(write, api_resource))
-    for name, parts in access.schemes.items():
-        resources = [resource for rule, resource in protected if name in rule]
-        for _, views in parts.make_views(access.portal, resources) if parts.make_views else ():
-            router.add(views)
-            documented.append(views.app)
+    for path, shown_page in authentication.make_pages(protected).items():
+        router.add_page(f"/{path}", shown_page.view, None)
+        of_schemes += shown_page.routes(f"/{path}")
     if has_board:
-        to_write = (one for name, one in access.descriptions.items() if name in write)
+        to_write = (one.description for one in authentication.schemes if one.name in write)
         scheme = None if "open" in write else next(to_write, None)
         writable = "session" in write
-        board = Board(store, access.clients, scheme, work, now=now, site_name=access.realm, writable=writable)
-        signed_in = guard_by(["session"], ProtectedResource(access.clients, "/board"))
+        board = Board(store, clients, scheme, work, now=now, site_name=realm, writable=writable)
+        signed_in = guard_by(["session"], ProtectedResource(clients, "/board"))
         router.add(board, read=signed_in, write=signed_in)
         documented.append(Board.app)
 
@@ -123,11 +121,12 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
 
         return Docs(
             documented,
-            access.descriptions,
+            of_schemes,
+            {scheme.name: scheme.description for scheme in authentication.schemes},
             read=read,
             write=write,
-            clients=access.clients,
-            site_name=access.realm,
+            clients=clients,
+            site_name=realm,
             work=work,
         )
 

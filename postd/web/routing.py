@@ -140,27 +140,28 @@ class Router(ViewResource):
     def _match(self, method: bytes, path: bytes) -> tuple[str | None, View]:
         first = percent_decode(path[1:].partition(b"/")[0])
         mounted = self._mounted.get(first)
-        is_api = self._of_api is not None and first in API_SEGMENTS
-        if mounted is None and not is_api:
-            return self._match_page(method, path)
-        view, is_found = (_NOT_FOUND, False) if mounted is None else self._find(mounted, method, path)
-        view = _behind(None if mounted is None else mounted.by_method.get(method, mounted.write), view)
-        match = f"/{first.decode('ascii')}", _behind(self._of_api if is_api else None, view)
+        outer = self._of_api if first in API_SEGMENTS else None
+        if mounted is None:
+            return self._match_page(method, path, outer)
+        view, is_found = self._find(mounted, method, path)
+        view = _behind(mounted.by_method.get(method, mounted.write), view)
+        match = f"/{first.decode('ascii')}", _behind(outer, view)
         if is_found:
             self._remember(method, path, match)
         return match
 
-    def _match_page(self, method: bytes, path: bytes) -> tuple[str | None, View]:
+    def _match_page(self, method: bytes, path: bytes, outer: Middleware | None) -> tuple[str | None, View]:
         """Match the page with the longest path that is a prefix of a path."""
         segments = tuple(decode_segments(path))
         for length in range(min(len(segments), self._longest), 0, -1):
             page = self._pages.get(segments[:length])
             if page is not None:
-                match = page.route, partial(_show_below, _behind(page.middleware, page.view), segments[length:])
+                view = partial(_show_below, _behind(page.middleware, page.view), segments[length:])
+                match = page.route, _behind(outer, view)
                 if length == len(segments):
                     self._remember(method, path, match)
                 return match
-        return None, _NOT_FOUND
+        return None if outer is None else f"/{segments[0].decode('ascii')}", _behind(outer, _NOT_FOUND)
 
     def _remember(self, method: bytes, path: bytes, match: tuple[str | None, View]) -> None:
         if len(self._remembered) >= REMEMBERED_MAX:

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from postd.web.access import ClientCode, SchemeDescription
+from postd.protect.schemes.interface import ClientCode, SchemeDescription
 
 ORIGIN = "http://127.0.0.1:8080"
 """The origin of the server in samples; `/docs` has its own in its place."""

@@ -21,7 +21,7 @@ from postd.auth.throttle import (
     address_keys,
     login_keys,
 )
-from postd.daemon.authentication import Authentication
+from postd.daemon.schemes import make_authentication
 from postd.daemon.server import make_tree
 from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.reactor import IReactor, ServiceClock
@@ -494,7 +494,7 @@ class HttpLogins(Logins):
             api=msgspec.structs.replace(settings.api, write=("basic",)),
         )
         loaded = LoadedSettings(settings, {}, {})
-        authentication = Authentication(
+        authentication = make_authentication(
             loaded, self.api.store, clock=ServiceClock(reactor), reactor=reactor, threads=self.threads
         )
         tree = make_tree(settings, self.api.store, self.api.events, authentication)

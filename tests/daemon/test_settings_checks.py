@@ -7,7 +7,9 @@ import msgspec
 import pytest
 
 from postd.auth.user_file import Account, make_account
+from postd.daemon.schemes import make_schemes
 from postd.daemon.settings_checks import exposure_problem, find_problems
+from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings
 from postd.settings.values import decode_value
 
@@ -20,6 +22,11 @@ def settings(toml: str) -> Settings:
     return made
 
 
+def exposed(toml: str) -> str | None:
+    made = settings(toml)
+    return exposure_problem(made, make_schemes(LoadedSettings(made, {}, {})))
+
+
 @pytest.mark.parametrize(
     ("toml", "what"),
     [
@@ -29,15 +36,16 @@ def settings(toml: str) -> Settings:
     ],
 )
 def test_plaintext_credentials_on_a_public_listener_are_a_problem(toml: str, what: str) -> None:
-    line = exposure_problem(settings(f"{toml}{OTHERS_WRITE}"))
+    line = exposed(f"{toml}{OTHERS_WRITE}")
     assert line is not None
     assert line.startswith(f"{what} would be sent in clear text; listen on loopback, unix: or ssl:, ")
     for known in ('insecure = ["plaintext-passwords"]', 'trusted_proxies = ["10.0.0.1"]'):
-        assert exposure_problem(settings(f"{known}\n{toml}{OTHERS_WRITE}")) is None
+        assert exposed(f"{known}\n{toml}{OTHERS_WRITE}") is None
 
 
 def problems(toml: str, accounts: Mapping[str, Account] | None = None) -> list[str]:
-    return find_problems(settings(toml), accounts)
+    made = settings(toml)
+    return find_problems(made, make_schemes(LoadedSettings(made, {}, {})), accounts)
 
 
 def test_bearer_scheme_without_issuer_is_a_problem() -> None:

@@ -39,7 +39,7 @@ twisted.scripts.twistd twisted.internet.epollreactor twisted.internet.ssl twiste
 twisted.web.guard twisted.web.http twisted.web.static twisted.web.template twisted.web.util
 hiredis joserfc.jws treq treq.client werkzeug.routing werkzeug.test
 postd.daemon.tap postd.daemon.service postd.store.sqlite.store
-postd.schemes.basic postd.schemes.bearer postd.schemes.digest postd.schemes.session
+postd.protect.schemes.basic postd.protect.schemes.bearer postd.protect.schemes.digest postd.protect.schemes.form
 encodings.idna
 postd.cli.main postd.cli.check postd.cli.transfer postd.cli.posts postd.cli.session postd.cli.user
 postd.daemon.worker

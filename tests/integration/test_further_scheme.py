@@ -1,14 +1,23 @@
-"""The example of CONTRIBUTING, "Add an authentication scheme", in a real server."""
+"""The example of CONTRIBUTING, "Add an authentication scheme", in a real server and in a stock Klein application."""
 
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+import treq
+from klein import Klein
+from pytest_twisted import ensureDeferred
+from twisted.web.resource import Resource
+from twisted.web.server import Site
 
+from postd.protect import Protection, identity
+from tests.client.server import REACTOR
 from tests.integration.daemon import Daemon
+from tests.web.clients import account
 
 CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 MODULE = re.findall(r"^```python\n(.*?)^```", CONTRIBUTING.read_text(), re.DOTALL | re.MULTILINE)[0]
@@ -17,7 +26,7 @@ REGISTERED = """
 import sys
 sys.path.insert(0, {folder!r})
 from postd.scheme_names import SCHEMES
-SCHEMES["apikey"] = "apikey"
+SCHEMES["apikey"] = "apikey:ApiKey"
 from twisted.scripts.twistd import run
 sys.argv[:1] = []
 sys.exit(run())
@@ -79,6 +88,57 @@ def test_further_scheme_protects_pages_and_the_api(daemon: Daemon) -> None:
     assert "write apikey" in daemon.log
     daemon.wait_for(" - robot ")
     assert "scheme=apikey" in daemon.log
+
+
+def test_example_has_at_most_40_lines() -> None:
+    assert len(MODULE.splitlines()) <= 40
+
+
+@ensureDeferred
+async def test_further_scheme_protects_a_klein_application(tmp_path: Path) -> None:
+    """The same module as in the server, by value."""
+    (tmp_path / "users").write_text(account("alice"))
+    (tmp_path / "key").write_text("s3cret\n")
+    (tmp_path / "other").write_text("0ther\n")
+    module: dict[str, Any] = {"__name__": "apikey"}
+    exec(compile(MODULE, "apikey.py", "exec"), module)
+    make = module["ApiKey"]
+    app = Klein()
+
+    @app.route("/")
+    def show(request: Any) -> str:
+        client = identity(request)
+        assert client is not None
+        return f"{client.name} {client.scheme}"
+
+    async with Protection(REACTOR, users=tmp_path / "users", failures=3, address_failures=3) as protection:
+        robot, other = make("robot", str(tmp_path / "key")), make("other", str(tmp_path / "other"))
+        root = Resource()
+        for name, schemes in ((b"reports", [robot, "basic"]), (b"alone", [robot]), (b"other", [other])):
+            root.putChild(name, protection.protect(app.resource(), *schemes))
+        port = REACTOR.listenTCP(0, Site(root), interface="127.0.0.1")
+        url = f"http://127.0.0.1:{port.getHost().port}"
+
+        async def ask(path: str, **fields: str) -> tuple[int, str, list[str] | None]:
+            headers = {name.replace("_", "-"): value for name, value in fields.items()}
+            answer = await treq.get(f"{url}{path}/", headers=headers, persistent=False)
+            return answer.code, await answer.text(), answer.headers.getRawHeaders("WWW-Authenticate")
+
+        try:
+            assert await ask("/reports", X_Api_Key="s3cret") == (200, "robot apikey", None)
+            assert await ask("/other", X_Api_Key="0ther") == (200, "other apikey", None)
+            assert await ask("/alone") == (401, "Unauthorized\n", ['ApiKey realm="postd"'])
+            assert (await ask("/reports", X_Api_Key="guess"))[0::2] == (401, ['Basic realm="postd"'])
+            (tmp_path / "key").write_text("new\n")
+            await protection.reload()
+            assert (await ask("/alone", X_Api_Key="s3cret"))[0] == 401
+            assert await ask("/alone", X_Api_Key="new") == (200, "robot apikey", None)
+            assert (await ask("/other", X_Api_Key="new"))[0] == 401
+            assert (await ask("/other", X_Api_Key="0ther"))[0] == 429
+        finally:
+            await port.stopListening()
+        with pytest.raises(ValueError, match=r"key_file: .*absent: No such file or directory"):
+            protection.protect(app.resource(), make("robot", str(tmp_path / "absent")))
 
 
 @pytest.mark.slow

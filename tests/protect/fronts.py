@@ -62,7 +62,10 @@ class StockApi(InMemoryApi):
             # Not missing coverage: the same tests run on postd's front, which has these settings.
             pytest.skip("Protection has neither a public URL nor a choice of secure cookies")
         parts: dict[str, Any] = {"open_login_store": lambda _url, **_: self.store, "HashThreads": InlineHashThreads}
-        with patch.multiple("postd.protect.protection", **parts):
+        with (
+            patch("postd.protect.protection.open_login_store", parts["open_login_store"]),
+            patch("postd.protect.assembly.HashThreads", InlineHashThreads),
+        ):
             self.protection = Protection(reactor, **_arguments(settings))
         starting = Deferred.fromCoroutine(self.protection.start())
         self.clock.advance(0)  # it writes the key of nonces

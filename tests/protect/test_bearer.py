@@ -410,7 +410,8 @@ def make_server(front: Front, *, read: str = "", write: str = "", users: frozens
     issuer = Issuer(policy, reactor=cast(IReactor, clock), read_scope=read, write_scope=write, now=clock.seconds)
     issuer.keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
     clients = PeerResolver()
-    tokens = AcceptedTokens("postd", [issuer], with_metadata=True)
+    tokens = AcceptedTokens("postd", [issuer])
+    tokens.with_metadata = True
     portal = CoroutinePortal(Realm(), [BearerChecker([issuer], now=clock.seconds)])
     guard = Guard(
         portal, tokens.make_factories(ProtectedResource(clients)), ShownAccount(), clients=clients, users=users

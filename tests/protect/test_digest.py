@@ -12,7 +12,7 @@ from msgspec import ValidationError, structs
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.logger import LogLevel, eventAsText
 
-from postd.daemon.authentication import Authentication
+from postd.daemon.schemes import make_authentication
 from postd.daemon.server import make_tree
 from postd.reactor import ServiceClock
 from postd.settings.loading import LoadedSettings
@@ -645,10 +645,10 @@ class NonceTests:
     def test_nonce_and_its_counts_are_shared_by_workers_and_addresses(self, md5: Server) -> None:
         """D19: a nonce count that one worker has accepted is refused by all others."""
         api = md5.api
-        loaded = api.logins.settings
+        loaded = api.settings
         same = LoadedSettings(loaded, {}, {})
         clock, threads = ServiceClock(api.clock), InlineHashThreads(api.clock)  # type: ignore[arg-type]
-        worker = Authentication(same, api.store, clock=clock, reactor=api.clock, threads=threads)  # type: ignore[arg-type]
+        worker = make_authentication(same, api.store, clock=clock, reactor=api.clock, threads=threads)  # type: ignore[arg-type]
         worker.start()
         site = make_site(make_tree(loaded, api.store, api.events, worker), clock=api.clock)
         proof = md5.proof()

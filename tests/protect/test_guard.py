@@ -1123,9 +1123,9 @@ class InterfaceTests:
         return make('[api]\nread = ["bearer"]\n')
 
     def test_twisted_interfaces_are_provided(self, api: InMemoryApi) -> None:
-        access = api.logins.access
+        access = api.logins
         guard = access.protect(
-            error_page(Problem(404, "x")), ["digest", "bearer", "basic"], ProtectedResource(access.clients)
+            error_page(Problem(404, "x")), ["digest", "bearer", "basic"], ProtectedResource(access.context.clients)
         )
         assert verifyObject(IResource, guard)
         assert verifyObject(IRealm, Realm())
@@ -1147,7 +1147,7 @@ class InterfaceTests:
             assert verifyObject(interface, credentials)
             assert verifyObject(ICredentials, credentials)
             assert list(providedBy(credentials)) == [interface]
-            assert interface in api.logins.access.portal.listCredentialsInterfaces()
+            assert interface in api.logins.portal.listCredentialsInterfaces()
 
     def test_repr_of_credentials_has_no_secret(self) -> None:
         assert PASSWORD not in repr(PasswordCredentials("basic", "alice", PASSWORD, "192.0.2.1"))

@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from twisted.logger import capturedLogs, formatEvent
 
-from postd.daemon.authentication import Authentication
+from postd.daemon.schemes import make_authentication
 from postd.daemon.server import make_tree
 from postd.protocol.session import Session
 from postd.reactor import IReactor, ServiceClock
@@ -968,7 +968,7 @@ def restart(api: InMemoryApi, settings: Settings | None = None) -> Worker:
     """Return another server on the same store, which has loaded the user file again."""
     reactor = cast(IReactor, api.clock)
     loaded = msgspec.structs.replace(settings or Settings(), users=str(api.users))
-    logins = Authentication(
+    logins = make_authentication(
         LoadedSettings(loaded, {}, {}),
         api.store,
         clock=ServiceClock(reactor),

@@ -67,9 +67,10 @@ class Program:
     def __init__(self, **arguments: Any) -> None:
         self.clock = MemoryReactorClock()
         self.clock.rightNow = InMemoryApi.START_S
-        with patch("postd.protect.protection.HashThreads", InlineHashThreads):
+        with patch("postd.protect.assembly.HashThreads", InlineHashThreads):
             self.protection = Protection(cast(IReactor, self.clock), **arguments)
-        for one in self.protection._issuers:  # noqa: SLF001 - there is no provider to ask for its keys
+        background: Any = dict(self.protection._authentication.background).get("bearer")  # noqa: SLF001 - as below
+        for one in background.by_source.values() if background else ():  # there is no provider to ask for its keys
             keys: Any = one.keys
             keys.find = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode())).find
         self.name = Name()

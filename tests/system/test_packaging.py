@@ -21,6 +21,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import postd
+from postd.daemon.schemes import make_schemes
 from postd.daemon.settings_checks import exposure_problem
 from postd.settings.loading import load_settings
 from tests.integration.daemon import TWISTD, Daemon, refuse_here
@@ -187,7 +188,8 @@ def test_image_settings_are_refused_without_write_rule(tmp_path: Path) -> None:
     proxied, _, anybody = settings.partition("# or")
     for said in (proxied, f"#{anybody}"):
         (tmp_path / "postd.toml").write_text(re.sub(r"^#   ", "", said, flags=re.MULTILINE))
-        assert exposure_problem(load_settings("postd.toml", {}, tmp_path).settings) is None
+        loaded = load_settings("postd.toml", {}, tmp_path)
+        assert exposure_problem(loaded.settings, make_schemes(loaded)) is None
 
 
 def test_version_of_uninstalled_sources_is_unknown(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, PAGE_HEADERS, Response, make_redirect, make_response
 from postd.http.urlencoded import decode_form, decode_number, decode_query
 from postd.model import POST_ID_MAX, Post, check_text
+from postd.protect.schemes.interface import SAMPLE_USER, SchemeDescription
 from postd.store.interface import IdempotencyKey, PostStore
-from postd.web.access import SAMPLE_USER, SchemeDescription
 from postd.web.board.pages import BOARD_POLICY, BoardPages, Draft, PostPage
 from postd.web.idempotency import KEPT_S
 from postd.web.posts import PostIdConverter

@@ -5,8 +5,9 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from postd.model import PostText
+from postd.protect.schemes.interface import CROSS_SITE
 from postd.web.board.views import tag_text
-from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
+from postd.web.openapi.components import FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
 
 _READ_ONLY = "The settings do not allow writing with a session."
 _GONE = "There is no such post; an HTML page."

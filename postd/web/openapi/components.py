@@ -188,7 +188,6 @@ ERRORS: Mapping[int, str] = {
 
 NOT_MODIFIED = Reply("`If-None-Match` names the current `ETag`.", headers=("ETag",))
 CONDITIONS = ("If-None-Match", "If-Match")
-CROSS_SITE = "A page of another site sent the request."
 UNAVAILABLE = "The store is not available."
 FULL = "The store has no space left; reading still works."
 

@@ -8,7 +8,7 @@ import msgspec
 from klein import Klein
 
 from postd.http.responses import phrase
-from postd.web.access import SchemeDescription
+from postd.protect.schemes.interface import SchemeDescription
 from postd.web.openapi import board, login, metadata, posts
 from postd.web.openapi.components import (
     ERROR_HEADERS,

@@ -1,10 +1,11 @@
-"""Descriptions of `postd.web.login` and the page `/home`."""
+"""Descriptions of `postd.protect.login` and the page `/home`."""
 
 from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from postd.web.openapi.components import CROSS_SITE, FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
+from postd.protect.schemes.interface import CROSS_SITE
+from postd.web.openapi.components import FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
 
 Word = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 

@@ -1,4 +1,4 @@
-"""Descriptions of `postd.web.resource_metadata` and `postd.web.openapi.docs`."""
+"""Descriptions of the metadata of the resource server (`postd.protect.bearer`) and `postd.web.openapi.docs`."""
 
 from collections.abc import Mapping
 from typing import Any

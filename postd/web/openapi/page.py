@@ -27,7 +27,7 @@ from typing import Any
 
 from postd.http.pages.template import COLORS, make_policy, read_file
 from postd.http.responses import phrase
-from postd.web.access import SAMPLE_USER
+from postd.protect.schemes.interface import SAMPLE_USER
 from postd.web.samples import ORIGIN
 
 _STYLE = COLORS + read_file(__package__, "page.css")

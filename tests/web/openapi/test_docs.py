@@ -6,12 +6,13 @@ from collections.abc import Callable
 from html import escape
 from html.parser import HTMLParser
 from itertools import pairwise
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
 
-from postd.schemes import load_schemes
-from postd.web.access import SchemeDescription
+from postd.protect.schemes.interface import SchemeDescription
+from postd.scheme_names import SCHEMES
 from postd.web.openapi import document as documents
 from postd.web.openapi.page import DOCS_POLICY, make_docs_page
 from postd.web.samples import SampleRequest, make_samples
@@ -21,7 +22,7 @@ from tests.web.openapi.test_openapi import ALL, operations, read
 from tests.web.wire import ask
 
 VOID = {"meta"}
-TITLES = {name: scheme.description.title for name, scheme in load_schemes().items()}
+TITLES = {name: resolve_name(place).description.title for name, place in SCHEMES.items()}
 MARKUP = """</title></style></code></p><script>alert(1)</script><!-- $title ${style} & " ' \\"""
 
 

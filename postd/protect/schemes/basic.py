@@ -1,14 +1,15 @@
 """Basic (RFC 7617; spec: Basic)."""
 
 from postd.protect.basic import BasicCredentialFactory
-from postd.schemes.interface import Context, Scheme
-from postd.web.access import ClientCode, SchemeDescription, SchemeParts
-from postd.web.openapi.components import CROSS_SITE
+from postd.protect.schemes.interface import CROSS_SITE, ClientCode, Context, Scheme, SchemeDescription, SchemeParts
 
 _CODE = ClientCode('auth=("alice", getpass())', imports=("from getpass import getpass",))
 
 
-class BasicScheme(Scheme):
+class Basic(Scheme, frozen=True):
+    """Names and passwords in `Authorization`."""
+
+    name = "basic"
     description = SchemeDescription(
         title="Basic",
         security={"type": "http", "scheme": "basic", "description": "User name and password (RFC 7617)."},
@@ -20,11 +21,7 @@ class BasicScheme(Scheme):
     )
     uses_accounts = True
 
-    def make(self, context: Context) -> tuple[SchemeParts, None]:
-        realm = context.settings.realm
+    def make(self, context: Context) -> SchemeParts:
         return SchemeParts(
-            (context.passwords,), lambda resource: [BasicCredentialFactory(realm, resource.clients)]
-        ), None
-
-
-SCHEME = BasicScheme()
+            (context.passwords,), lambda resource: [BasicCredentialFactory(context.realm, resource.clients)]
+        )

@@ -4,17 +4,26 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from postd.auth.digest import DigestChecker, NonceRegistry, describe_missing_digest
 from postd.auth.user_file import Account
+from postd.defaults import DIGEST_ALGORITHMS, NONCE_LIFETIME_S
 from postd.protect.digest import DigestCredentialFactory
 from postd.protect.guard import ProtectedResource
-from postd.schemes.interface import Context, Scheme
-from postd.settings.schema import Settings
-from postd.web.access import ClientCode, SchemeDescription, SchemeParts
-from postd.web.openapi.components import CROSS_SITE
+from postd.protect.schemes.interface import CROSS_SITE, ClientCode, Context, Scheme, SchemeDescription, SchemeParts
 
 _IMPORTS = ("from getpass import getpass",)
 
 
-class DigestScheme(Scheme):
+class Digest(Scheme, frozen=True):
+    """Names and hashed passwords in `Authorization`.
+
+    Args:
+        algorithms: `MD5` and `SHA-256`, in the order of the challenges.
+        nonce_lifetime_s: the lifetime of a nonce.
+    """
+
+    algorithms: Sequence[str] = DIGEST_ALGORITHMS
+    nonce_lifetime_s: float = NONCE_LIFETIME_S
+
+    name = "digest"
     description = SchemeDescription(
         title="Digest",
         security={
@@ -37,21 +46,17 @@ class DigestScheme(Scheme):
     )
     uses_accounts = True
 
-    def make(self, context: Context) -> tuple[SchemeParts, None]:
-        settings = context.settings
-        nonces = NonceRegistry(context.store, lifetime_s=settings.digest.nonce_lifetime_s, now=context.clock.seconds)
-        algorithms = tuple(dict.fromkeys(settings.digest.algorithms))
-        checker = DigestChecker(context.users, nonces, context.throttle, realm=settings.realm)
+    def make(self, context: Context) -> SchemeParts:
+        nonces = NonceRegistry(context.store, lifetime_s=self.nonce_lifetime_s, now=context.clock.seconds)
+        algorithms = tuple(dict.fromkeys(self.algorithms))
+        checker = DigestChecker(context.users, nonces, context.throttle, realm=context.realm)
 
         def make_factories(resource: ProtectedResource) -> Sequence[DigestCredentialFactory]:
-            return [DigestCredentialFactory(settings.realm, algorithms, nonces, resource.clients)]
+            return [DigestCredentialFactory(context.realm, algorithms, nonces, resource.clients)]
 
-        return SchemeParts((checker,), make_factories), None
+        return SchemeParts((checker,), make_factories)
 
-    def account_problems(self, settings: Settings, accounts: Mapping[str, Account]) -> Iterator[str]:
-        problem = describe_missing_digest(accounts, settings.realm, settings.digest.algorithms)
+    def account_problems(self, accounts: Mapping[str, Account], realm: str) -> Iterator[str]:
+        problem = describe_missing_digest(accounts, realm, self.algorithms)
         if problem is not None:
             yield problem
-
-
-SCHEME = DigestScheme()
