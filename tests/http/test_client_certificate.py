@@ -16,7 +16,7 @@ from postd.net.endpoints import read_certificate
 from postd.net.proxy_protocol import ProxyProtocolFactory
 from postd.net.tls import Certificate
 from tests.helpers import MemoryTransport
-from tests.protect.fronts import FRONTS, Front
+from tests.http.fronts import FRONTS, Front
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 

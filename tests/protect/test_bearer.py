@@ -23,9 +23,8 @@ from postd.protect.guard import AUTHORIZATION_MAX_BYTES, Guard, ProtectedResourc
 from postd.protocol.jwk import KeySet, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt, TokenPolicy
 from postd.reactor import IReactor
-from tests.helpers import InMemoryApi, Response, forget_own
+from tests.helpers import InMemoryApi, Response, forget_own, make_site
 from tests.issuer import ABSENT, Key, Mint
-from tests.protect.fronts import Front, check_problem
 from tests.protect.test_guard import check_authenticated, check_without_challenge
 from tests.web.clients import (
     ask_raw,
@@ -34,6 +33,7 @@ from tests.web.clients import (
     check_secret,
     recorded_log,
 )
+from tests.web.test_posts import check_problem
 from tests.web.wire import Worker, ask, begin
 
 ISSUER, AUDIENCE = "https://idp.example", "https://posts.example"
@@ -152,7 +152,6 @@ class ChallengeTests:
             ask(api, "GET", "/bearer", headers=bearer("x")), challenge(INVALID, realm="The posts of 'x', all")
         )
 
-    @pytest.mark.postd_front("which knows the paths of its resources; Protection has the metadata of the origin")
     def test_challenge_names_the_metadata_of_its_path(self, api: InMemoryApi) -> None:
         """RFC 9728 §3.1, §5.1."""
         for path, of in (
@@ -201,7 +200,6 @@ class ChallengeTests:
     def test_basic_is_accepted_by_a_rule_with_bearer(self, api: InMemoryApi) -> None:
         check_authenticated(ask(api, "GET", "/all", headers=basic()))
 
-    @pytest.mark.postd_front("Protection without issuers has no Bearer; test_protection has its challenge")
     def test_challenge_without_issuers_has_no_resource_metadata(self, make: Callable[[str], InMemoryApi]) -> None:
         api = make(RULES)
         check_challenged(ask(api, "GET", "/bearer"), 'Bearer realm="postd"')
@@ -402,7 +400,7 @@ class ShownAccount(Resource):
         return client.account.encode()
 
 
-def make_server(front: Front, *, read: str = "", write: str = "", users: frozenset[str] = frozenset()) -> Worker:
+def make_server(*, read: str = "", write: str = "", users: frozenset[str] = frozenset()) -> Worker:
     """Make a server with the keys of `MINT` and the given scopes."""
     clock = Clock()
     clock.rightNow = MINT.now()
@@ -416,27 +414,27 @@ def make_server(front: Front, *, read: str = "", write: str = "", users: frozens
     guard = Guard(
         portal, tokens.make_factories(ProtectedResource(clients)), ShownAccount(), clients=clients, users=users
     )
-    return Worker(front.make_site(guard, clock), clock)
+    return Worker(make_site(guard, clock=clock), clock)
 
 
 class AvailableKeysTests:
     @pytest.mark.parametrize("method", METHODS)
-    def test_valid_token_is_accepted(self, method: str, front: Front) -> None:
+    def test_valid_token_is_accepted(self, method: str) -> None:
         """B2."""
-        answer = ask(make_server(front), method, "/", headers=bearer(MINT.token()))
+        answer = ask(make_server(), method, "/", headers=bearer(MINT.token()))
         assert (answer.status, answer.headers.get("www-authenticate")) == (200, None)
         assert answer.body == (b"" if method == "HEAD" else f"{ISSUER}#alice".encode())
 
-    def test_expired_token_has_an_error_description(self, front: Front) -> None:
+    def test_expired_token_has_an_error_description(self) -> None:
         """B3."""
-        server = make_server(front)
+        server = make_server()
         expired = 'error="invalid_token", error_description="The access token expired", '
         check_challenged(ask(server, "GET", "/", headers=bearer(MINT.token(exp=1))), challenge(expired))
         server.clock.advance(MINT.LIFETIME_S + 31)
         check_challenged(ask(server, "GET", "/", headers=bearer(MINT.token())), challenge(expired))
 
-    def test_expired_token_that_is_otherwise_invalid_has_the_general_error(self, front: Front) -> None:
-        server = make_server(front)
+    def test_expired_token_that_is_otherwise_invalid_has_the_general_error(self) -> None:
+        server = make_server()
         signed, _, signature = MINT.token(exp=1).rpartition(".")
         for token in (
             f"{signed}.{signature[::-1]}",
@@ -450,12 +448,12 @@ class AvailableKeysTests:
             check_challenged(ask(server, "GET", "/", headers=bearer(token)), challenge(INVALID))
 
     @pytest.mark.parametrize("claims", [{"aud": "x"}, {"nbf": 2**40}, {"sub": 5}, {"exp": "x"}, {"cnf": None}], ids=str)
-    def test_token_with_any_invalid_claim_has_the_general_error(self, claims: dict[str, Any], front: Front) -> None:
-        check_challenged(ask(make_server(front), "GET", "/", headers=bearer(MINT.token(**claims))), challenge(INVALID))
+    def test_token_with_any_invalid_claim_has_the_general_error(self, claims: dict[str, Any]) -> None:
+        check_challenged(ask(make_server(), "GET", "/", headers=bearer(MINT.token(**claims))), challenge(INVALID))
 
-    def test_missing_scope_is_403_with_the_required_scope(self, front: Front) -> None:
+    def test_missing_scope_is_403_with_the_required_scope(self) -> None:
         """B12: RFC 6750 §3.1."""
-        server = make_server(front, read="posts:read", write="posts:read posts:write")
+        server = make_server(read="posts:read", write="posts:read posts:write")
         for method, scope in (("GET", "posts:read"), ("HEAD", "posts:read"), ("POST", "posts:read posts:write")):
             for granted in (ABSENT, "", "posts", "posts:readx", "POSTS:READ", "posts:write"):
                 answer = ask(server, method, "/", headers=bearer(MINT.token(scope=granted)))
@@ -468,14 +466,14 @@ class AvailableKeysTests:
                 assert answer.body == (b"" if method == "HEAD" else b"Forbidden\n")
 
     @pytest.mark.parametrize("method", METHODS[:-2])
-    def test_reading_and_writing_require_the_scopes_of_the_settings(self, method: str, front: Front) -> None:
-        server = make_server(front, read="r", write="w x")
+    def test_reading_and_writing_require_the_scopes_of_the_settings(self, method: str) -> None:
+        server = make_server(read="r", write="w x")
         reading = method in {"GET", "HEAD"}
         for scope, enters in (("r", reading), ("w x", not reading), ("x r w", True), ("w", False), ("", False)):
             assert (ask(server, method, "/", headers=bearer(MINT.token(scope=scope))).status == 200) == enters
 
-    def test_owner_outside_the_users_is_403_and_logged(self, front: Front) -> None:
-        server = make_server(front, users=frozenset({f"{ISSUER}#alice", "bob", "https://elsewhere.example#carol"}))
+    def test_owner_outside_the_users_is_403_and_logged(self) -> None:
+        server = make_server(users=frozenset({f"{ISSUER}#alice", "bob", "https://elsewhere.example#carol"}))
         assert ask(server, "GET", "/", headers=bearer(MINT.token())).status == 200
         for name in ("bob", "carol", "x#alice", "elsewhere.example#carol", "Alice"):
             answer = ask(server, "GET", "/", headers=bearer(MINT.token(sub=name)))

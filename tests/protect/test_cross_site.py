@@ -11,10 +11,11 @@ from postd.auth.jwks import KeySource
 from postd.protocol.jwk import decode_key_set
 from tests.helpers import InMemoryApi
 from tests.issuer import Key, Prover
-from tests.protect.fronts import check_problem, check_text_error
+from tests.protect.errors import check_text_error
 from tests.protect.test_bearer import ISSUERS, MINT, FixedKeySource, bearer
 from tests.protect.test_guard import check_without_challenge, log_in
 from tests.web.clients import Proof, basic, challenges_in, recorded_log
+from tests.web.test_posts import check_problem
 from tests.web.wire import ask
 
 SCHEMES = '["digest", "bearer", "basic", "session"]'
@@ -142,7 +143,6 @@ class WriteTests:
             assert answer.status == 403
         assert ask(api, "GET", "/basic", headers=basic()).status == 200
 
-    @pytest.mark.postd_front("which has an access log")
     def test_log_has_the_scheme(self, api: InMemoryApi) -> None:
         with recorded_log(api) as events:
             ask(api, "POST", "/all", None, {**basic(), "Sec-Fetch-Site": "cross-site"})
@@ -157,7 +157,6 @@ class NamedOriginTests:
     def api(self, make: Callable[..., InMemoryApi]) -> InMemoryApi:
         return make(RULES.replace("[api]", f'[api]\ncors_origins = ["{NAMED}"]').replace('"bearer", ', ""))
 
-    @pytest.mark.postd_front("which has CORS")
     @pytest.mark.parametrize("send", [send_basic, send_digest])
     @pytest.mark.parametrize("site", [{}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}])
     def test_password_of_a_named_origin_is_accepted(self, api: InMemoryApi, send: Send, site: dict[str, Any]) -> None:
@@ -167,7 +166,6 @@ class NamedOriginTests:
         handshake = {**HANDSHAKES[0], **fields, **send(api, "GET", "/all")}
         assert ask(api, "GET", "/all", None, handshake).status == 200
 
-    @pytest.mark.postd_front("which has CORS")
     def test_session_of_a_named_origin_is_refused(self, api: InMemoryApi) -> None:
         answer = ask(api, "POST", "/post", BODY, {**JSON, "Origin": NAMED, **log_in(api)})
         check_problem(answer, 403)
@@ -175,7 +173,6 @@ class NamedOriginTests:
         handshake = {**HANDSHAKES[0], "Origin": NAMED, **log_in(api)}
         check_text_error(ask(api, "GET", "/all", None, handshake), 403)
 
-    @pytest.mark.postd_front("which has CORS")
     @pytest.mark.parametrize(
         "origin",
         [f"{NAMED}:8443", "http://app.example", "https://x.app.example", "null", "*", "", [NAMED, NAMED], f"{NAMED}/"],
@@ -183,7 +180,6 @@ class NamedOriginTests:
     def test_other_origin_is_refused(self, api: InMemoryApi, origin: str | list[str]) -> None:
         check_problem(ask(api, "POST", "/post", BODY, {**JSON, "Origin": origin, **basic()}), 403)
 
-    @pytest.mark.postd_front("which has CORS")
     @pytest.mark.parametrize("origin", [NAMED, "*", "null"])
     def test_star_names_no_origin(self, make: Callable[..., InMemoryApi], origin: str) -> None:
         api = make(RULES.replace("[api]", '[api]\ncors_origins = ["*"]').replace('"bearer", ', ""))

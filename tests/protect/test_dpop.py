@@ -18,9 +18,8 @@ from postd.protocol.jwk import decode_key_set
 from postd.protocol.jwt import Binding, TokenPolicy
 from postd.reactor import IReactor
 from postd.store.memory.logins import MemoryLogins
-from tests.helpers import Response, result_of
+from tests.helpers import Response, make_site, result_of
 from tests.issuer import ABSENT, Key, Mint, Prover
-from tests.protect.fronts import Front
 from tests.protect.test_bearer import FixedKeySource, ShownAccount
 from tests.web.wire import Worker, ask, begin
 
@@ -37,8 +36,7 @@ INVALID = 'error="invalid_token", error_description="The access token is invalid
 BAD_PROOF = 'error="invalid_dpop_proof", error_description="The DPoP proof is invalid"'
 
 
-def make_server(  # noqa: PLR0913 - all but one have their defaults
-    front: Front,
+def make_server(
     *rules: Binding,
     store: MemoryLogins | None = None,
     mtls: Binding = "refuse",
@@ -62,7 +60,7 @@ def make_server(  # noqa: PLR0913 - all but one have their defaults
     tokens = AcceptedTokens("postd", issuers)
     portal = CoroutinePortal(Realm(), [BearerChecker(issuers, store=store, now=clock.seconds)])
     guard = Guard(portal, tokens.make_factories(ProtectedResource(clients)), ShownAccount(), clients=clients)
-    return Worker(front.make_site(guard, clock), clock)
+    return Worker(make_site(guard, clock=clock), clock)
 
 
 def bound_token(prover: Prover = PROVER, **claims: Any) -> str:
@@ -80,17 +78,17 @@ def check_refused(answer: Response, *lines: str) -> None:
 
 class RuleTests:
     @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "FOO"])
-    def test_bound_token_with_its_proof_is_accepted(self, front: Front, method: str) -> None:
-        answer = ask(make_server(front), method, "/", headers=dpop(bound_token(), method=method))
+    def test_bound_token_with_its_proof_is_accepted(self, method: str) -> None:
+        answer = ask(make_server(), method, "/", headers=dpop(bound_token(), method=method))
         assert (answer.status, answer.headers.get("www-authenticate")) == (200, None)
         assert answer.body == (b"" if method == "HEAD" else f"{ISSUER}#alice".encode())
 
-    def test_scheme_is_compared_without_case(self, front: Front) -> None:
+    def test_scheme_is_compared_without_case(self) -> None:
         fields = dpop(bound_token())
         fields["Authorization"] = fields["Authorization"].replace("DPoP", "dpop")
-        assert ask(make_server(front), "GET", "/", headers=fields).status == 200
+        assert ask(make_server(), "GET", "/", headers=fields).status == 200
 
-    def test_challenges_of_each_rule(self, front: Front) -> None:
+    def test_challenges_of_each_rule(self) -> None:
         for rules, lines in (
             (("refuse",), [BEARER]),
             (("accept",), [BEARER, DPOP]),
@@ -99,22 +97,22 @@ class RuleTests:
             (("accept", "require"), [BEARER, DPOP]),
             (("require", "require"), [DPOP]),
         ):
-            server = make_server(front, *cast(tuple[Binding, ...], rules))
+            server = make_server(*cast(tuple[Binding, ...], rules))
             check_refused(ask(server, "GET", "/"), *lines)
 
-    def test_bound_token_is_no_bearer_token(self, front: Front) -> None:
+    def test_bound_token_is_no_bearer_token(self) -> None:
         token = bound_token()
         for rule, lines in (
             ("refuse", [f"{BEARER}, {INVALID}"]),
             ("accept", [f"{BEARER}, {INVALID}", DPOP]),
             ("require", [DPOP]),
         ):
-            server = make_server(front, cast(Binding, rule))
+            server = make_server(cast(Binding, rule))
             for fields in ({}, {"DPoP": PROVER.prove("GET", URL, token)}):
                 check_refused(ask(server, "GET", "/", headers={"Authorization": f"Bearer {token}", **fields}), *lines)
 
-    def test_remembered_token_is_no_bearer_token(self, front: Front) -> None:
-        server, token = make_server(front), bound_token()
+    def test_remembered_token_is_no_bearer_token(self) -> None:
+        server, token = make_server(), bound_token()
         assert ask(server, "GET", "/", headers=dpop(token)).status == 200
         assert ask(server, "GET", "/", headers={"Authorization": f"Bearer {token}"}).status == 401
         check_refused(
@@ -122,16 +120,16 @@ class RuleTests:
         )
         check_refused(ask(server, "GET", "/", headers=dpop(token, prover=OTHER)), BEARER, f"{DPOP}, {BAD_PROOF}")
 
-    def test_unbound_token_needs_no_proof_and_may_have_none(self, front: Front) -> None:
+    def test_unbound_token_needs_no_proof_and_may_have_none(self) -> None:
         token = MINT.token()
-        accepting, requiring = make_server(front), make_server(front, "require")
+        accepting, requiring = make_server(), make_server("require")
         assert ask(accepting, "GET", "/", headers={"Authorization": f"Bearer {token}"}).status == 200
         check_refused(ask(accepting, "GET", "/", headers=dpop(token)), BEARER, f"{DPOP}, {INVALID}")
         check_refused(ask(requiring, "GET", "/", headers=dpop(token)), f"{DPOP}, {INVALID}")
         check_refused(ask(requiring, "GET", "/", headers={"Authorization": f"Bearer {token}"}), DPOP)
 
-    def test_rule_is_that_of_the_issuer_of_the_token(self, front: Front) -> None:
-        server = make_server(front, "refuse", "require")
+    def test_rule_is_that_of_the_issuer_of_the_token(self) -> None:
+        server = make_server("refuse", "require")
         other = f"{ISSUER}/1"
         assert ask(server, "GET", "/", headers={"Authorization": f"Bearer {MINT.token()}"}).status == 200
         assert ask(server, "GET", "/", headers=dpop(bound_token(iss=other))).status == 200
@@ -143,33 +141,33 @@ class RuleTests:
         [{}, None, "x", {"jkt": ""}, {"jkt": 5}, {"jkt": None}, {"jwk": {"kty": "EC"}}, {"x5t#S256": "x"}, ["jkt"]],
         ids=str,
     )
-    def test_other_bindings_are_refused(self, front: Front, confirmation: Any) -> None:
+    def test_other_bindings_are_refused(self, confirmation: Any) -> None:
         token = bound_token(cnf=confirmation)
-        server = make_server(front)
+        server = make_server()
         check_refused(ask(server, "GET", "/", headers=dpop(token)), BEARER, f"{DPOP}, {INVALID}")
         assert ask(server, "GET", "/", headers={"Authorization": f"Bearer {token}"}).status == 401
 
-    def test_missing_scope_is_403_on_the_line_of_the_scheme(self, front: Front) -> None:
-        answer = ask(make_server(front, read="posts:read"), "GET", "/", headers=dpop(bound_token()))
+    def test_missing_scope_is_403_on_the_line_of_the_scheme(self) -> None:
+        answer = ask(make_server(read="posts:read"), "GET", "/", headers=dpop(bound_token()))
         lacking = f'{DPOP}, error="insufficient_scope", scope="posts:read"'
         assert (answer.status, answer.headers["www-authenticate"]) == (403, [lacking])
-        answer = ask(make_server(front, read="posts:read"), "GET", "/")
+        answer = ask(make_server(read="posts:read"), "GET", "/")
         check_refused(answer, f'{BEARER}, scope="posts:read"', f'{DPOP}, scope="posts:read"')
 
 
 class ProofTests:
     """What has a fault of its own is in tests/protocol/test_dpop.py."""
 
-    def test_request_has_one_proof(self, front: Front) -> None:
-        server, token = make_server(front), bound_token()
+    def test_request_has_one_proof(self) -> None:
+        server, token = make_server(), bound_token()
         proof = PROVER.prove("GET", URL, token)
         for proofs in (ABSENT, [proof, proof], [proof, "x"], "", f"{proof}, {proof}", "x" * 8193, b"\xff"):
             fields = {"Authorization": f"DPoP {token}", **({} if proofs is ABSENT else {"DPoP": proofs})}
             check_refused(ask(server, "GET", "/", headers=fields), BEARER, f"{DPOP}, {BAD_PROOF}")
         assert ask(server, "GET", "/", headers={"Authorization": f"DPoP {token}", "DPoP": proof}).status == 200
 
-    def test_proof_is_for_one_method_and_one_url(self, front: Front) -> None:
-        server, token = make_server(front), bound_token()
+    def test_proof_is_for_one_method_and_one_url(self) -> None:
+        server, token = make_server(), bound_token()
         for method, path, claims in (
             ("POST", "/", {}),
             ("GET", "/x", {}),
@@ -182,19 +180,19 @@ class ProofTests:
             check_refused(answer, BEARER, f"{DPOP}, {BAD_PROOF}")
         assert ask(server, "GET", "/x/y?q=1", headers=dpop(token, url=f"{URL}x/y")).status == 200
 
-    def test_url_is_the_one_that_clients_see(self, front: Front) -> None:
+    def test_url_is_the_one_that_clients_see(self) -> None:
         token = bound_token()
-        server = make_server(front, public_url="https://posts.example")
+        server = make_server(public_url="https://posts.example")
         assert ask(server, "GET", "/a", headers=dpop(token, url="https://posts.example/a")).status == 200
         assert ask(server, "GET", "/a", headers=dpop(token, url="http://localhost/a")).status == 401
-        server = make_server(front, proxies=["127.0.0.1"])
+        server = make_server(proxies=["127.0.0.1"])
         forwarded = {"X-Forwarded-Proto": "https", "Host": "app.example"}
         for peer, status in (("127.0.0.1", 200), ("192.0.2.1", 401)):
             fields = {**dpop(token, url="https://app.example/a"), **forwarded}
             assert ask(server, "GET", "/a", headers=fields, peer=peer).status == status
 
-    def test_proof_is_accepted_once(self, front: Front) -> None:
-        server, fields = make_server(front), dpop(bound_token())
+    def test_proof_is_accepted_once(self) -> None:
+        server, fields = make_server(), dpop(bound_token())
         assert ask(server, "GET", "/", headers=fields).status == 200
         for _ in range(2):
             check_refused(ask(server, "GET", "/", headers=fields), BEARER, f"{DPOP}, {BAD_PROOF}")
@@ -203,23 +201,23 @@ class ProofTests:
         other = dpop(bound_token(OTHER), prover=OTHER, jti="a")
         assert ask(server, "GET", "/", headers=other).status == 200
 
-    def test_proof_is_accepted_once_by_all_that_share_a_store(self, front: Front) -> None:
+    def test_proof_is_accepted_once_by_all_that_share_a_store(self) -> None:
         store = MemoryLogins(reactor=Clock())
         result_of(store.start())
-        servers = [make_server(front, store=store) for _ in range(2)]
+        servers = [make_server(store=store) for _ in range(2)]
         fields = dpop(bound_token())
         assert [ask(server, "GET", "/", headers=fields).status for server in servers] == [200, 401]
 
-    def test_refused_proof_is_not_used_up(self, front: Front) -> None:
+    def test_refused_proof_is_not_used_up(self) -> None:
         """Else one who has seen a proof could use it up before its owner, at another URL."""
-        server, fields = make_server(front), dpop(bound_token())
+        server, fields = make_server(), dpop(bound_token())
         assert ask(server, "GET", "/x", headers=fields).status == 401
         assert ask(server, "GET", "/", headers=fields).status == 200
 
-    def test_used_proofs_are_purged_when_they_are_too_old(self, front: Front) -> None:
+    def test_used_proofs_are_purged_when_they_are_too_old(self) -> None:
         store = MemoryLogins(reactor=Clock())
         result_of(store.start())
-        server = make_server(front, store=store)
+        server = make_server(store=store)
         fields = dpop(bound_token(exp=START_S + 3600))
         assert ask(server, "GET", "/", headers=fields).status == 200
         for after, status in ((89, 401), (91, 401), (1000, 401)):
@@ -228,7 +226,7 @@ class ProofTests:
             assert ask(server, "GET", "/", headers=fields).status == status
         assert not store._proofs  # noqa: SLF001 - nothing else tells that they are gone
 
-    def test_guard_below_another_one_does_not_use_the_proof_again(self, front: Front) -> None:
+    def test_guard_below_another_one_does_not_use_the_proof_again(self) -> None:
         clock = Clock()
         clock.rightNow = START_S
         policy = TokenPolicy(ISSUER, frozenset({AUDIENCE}), dpop="accept")
@@ -241,15 +239,15 @@ class ProofTests:
         inner = ProtectedResource(PeerResolver(), read_scope="inner")
         guard: Any = Guard(portal, tokens.make_factories(inner), ShownAccount())
         guard = Guard(portal, tokens.make_factories(ProtectedResource(PeerResolver())), guard)
-        server = Worker(front.make_site(guard, clock), clock)
+        server = Worker(make_site(guard, clock=clock), clock)
         assert ask(server, "GET", "/", headers=dpop(bound_token())).status == 403
         fields = dpop(bound_token(scope="inner"))
         assert ask(server, "GET", "/", headers=fields).status == 200
         assert ask(server, "GET", "/", headers=fields).status == 401
 
-    def test_store_that_is_away_is_503(self, front: Front) -> None:
+    def test_store_that_is_away_is_503(self) -> None:
         store = MemoryLogins(reactor=Clock())
-        server = make_server(front, store=store)
+        server = make_server(store=store)
         answer = ask(server, "GET", "/", headers=dpop(bound_token()))
         assert (answer.status, answer.headers.get("www-authenticate")) == (503, None)
 
@@ -259,8 +257,8 @@ class ProofTests:
         with pytest.raises(ValueError, match="store"):
             BearerChecker([issuer])
 
-    def test_log_has_the_reason_and_nothing_of_token_and_proof(self, front: Front) -> None:
-        server, token = make_server(front), bound_token()
+    def test_log_has_the_reason_and_nothing_of_token_and_proof(self) -> None:
+        server, token = make_server(), bound_token()
         fields = dpop(token, url="https://secret.example/")
         with capturedLogs() as events:
             ask(server, "GET", "/", headers=fields)
@@ -268,8 +266,8 @@ class ProofTests:
         assert "login refused: dpop - from 127.0.0.1: the proof: htu is another URL" in text
         assert not any(part in text for part in (*token.split("."), *fields["DPoP"].split("."), "secret.example"))
 
-    def test_disconnected_client_leaves_no_error(self, front: Front) -> None:
-        server = make_server(front)
+    def test_disconnected_client_leaves_no_error(self) -> None:
+        server = make_server()
         with capturedLogs() as events:
             begin(server, "GET", "/", headers=dpop(bound_token())).disconnect()
         assert not [event for event in events if "log_failure" in event]
@@ -305,7 +303,7 @@ class MetadataTests:
             ),
         ],
     )
-    def test_metadata_has_what_is_accepted(self, front: Front, rules: Any, members: dict[str, Any]) -> None:
+    def test_metadata_has_what_is_accepted(self, rules: Any, members: dict[str, Any]) -> None:
         policies = [TokenPolicy(f"{ISSUER}/{at}", frozenset({AUDIENCE}), dpop=rule) for at, rule in enumerate(rules)]
         issuers = [Issuer(policy, reactor=cast(IReactor, Clock())) for policy in policies]
         tokens = AcceptedTokens("postd", issuers)
@@ -314,7 +312,7 @@ class MetadataTests:
         async def show(request: Any) -> Any:
             return tokens.describe(described, request)
 
-        server = Worker(front.make_site(ViewResource(show), Clock()), Clock())
+        server = Worker(make_site(ViewResource(show), clock=Clock()), Clock())
         shown = json.loads(ask(server, "GET", METADATA_PATH).body)
         for name in ("resource", "authorization_servers", "bearer_methods_supported"):
             del shown[name]

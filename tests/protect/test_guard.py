@@ -45,7 +45,6 @@ from postd.errors import ConfigError, StoreUnavailableError
 from postd.front.request import HttpRequest
 from postd.http.errors import Problem
 from postd.http.peer import PeerResolver
-from postd.http.stock_request import StockRequest
 from postd.http.views import ViewResource, error_page
 from postd.protect.basic import BasicCredentialFactory
 from postd.protect.bearer import AcceptedTokens, BearerCredentialFactory
@@ -54,8 +53,8 @@ from postd.protocol.digest import DigestResponse
 from postd.reactor import IReactor
 from postd.settings.loading import load_settings
 from postd.web.name_pages import show_name
-from tests.helpers import InlineHashThreads, InMemoryApi, Response, forget_own, result_of
-from tests.protect.fronts import Front, check_problem, check_text_error, is_stock
+from tests.helpers import InlineHashThreads, InMemoryApi, Response, forget_own, make_site, result_of
+from tests.protect.errors import check_text_error
 from tests.web.clients import (
     BCRYPT,
     PASSWORD,
@@ -68,6 +67,7 @@ from tests.web.clients import (
     check_secret,
     recorded_log,
 )
+from tests.web.test_posts import check_problem
 from tests.web.wire import Worker, ask, begin, begin_raw
 
 JSON = {"Content-Type": "application/json"}
@@ -281,7 +281,6 @@ class AuthorizationFieldTests:
         sent = begin_raw(api, b"GET /basic HTTP/1.1\r\nHost: x\r\n%b\r\n\r\n" % line).transport.value()
         assert sent.startswith(b"HTTP/1.1 431 Request Header Fields Too Large\r\n")
 
-    @pytest.mark.postd_front("a stock site closes the connection, without an answer or with a bare 400")
     @pytest.mark.parametrize("length", [16_000, 17_000, 70_000])
     def test_field_over_the_limit_of_the_head_is_431(self, api: InMemoryApi, length: int) -> None:
         line = b"Authorization: Basic " + b"x" * length
@@ -680,7 +679,6 @@ class ApiRuleTests:
             check_problem(ask(api, method, "/post"), 401)
         assert ask(api, "PATCH", "/post", headers=basic()).status == 405
 
-    @pytest.mark.postd_front("no request of a stock site is known to be for an API: each is led to the form")
     def test_api_with_session_only_has_a_challenge_with_the_form(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["session"]\nwrite = ["session"]')
         for method in ("GET", "POST"):
@@ -786,8 +784,7 @@ class FolderTests:
             again = ask(files, "GET", f"/deep/files/{path}", headers=proof(files, f"/deep/files/{path}"))
             assert (again.status, again.body) == (200, b"TOP SECRET")
             assert again.header("Authentication-Info")
-            caching = "private" if is_stock(answer) else "private, no-store"
-            assert answer.header("Cache-Control") == again.header("Cache-Control") == caching
+            assert answer.header("Cache-Control") == again.header("Cache-Control") == "private, no-store"
         for path in ("none", "below/none", "below"):
             status = 302 if path == "below" else 404
             assert ask(files, "GET", f"/files/{path}", headers=basic()).status == status
@@ -819,7 +816,6 @@ class StoreFailureTests:
                 assert "set-cookie" not in answer.headers
                 assert answer.header("Cache-Control") == "no-store"
 
-    @pytest.mark.postd_front("Protection reads the key of nonces when it starts")
     def test_missing_credentials_are_401_or_503_while_the_store_is_unavailable(
         self, make: Callable[..., InMemoryApi]
     ) -> None:
@@ -934,7 +930,6 @@ class LogTests:
         assert line == "login refused: basic an unknown user of 41 bytes from 127.0.0.1: no such user"
         check_secret(events, token)
 
-    @pytest.mark.postd_front("a stock site has its own access log")
     def test_access_log_has_the_scheme_of_the_credentials(self, api: InMemoryApi) -> None:
         """Of credentials that the rule accepts, valid or not."""
         cookie = log_in(api)
@@ -976,21 +971,21 @@ class ReferenceCycleTests:
         [{}, field("Basic !"), field("Bearer x"), basic(password="wrong")],
         ids=["no credentials", "malformed", "another scheme", "a wrong password"],
     )
-    def test_refused_request_leaves_no_cycle(self, api: InMemoryApi, front: Front, headers: Any) -> None:
+    def test_refused_request_leaves_no_cycle(self, api: InMemoryApi, headers: Any) -> None:
         ask(api, "GET", "/all", headers=headers)
-        with no_cycles_left(HttpRequest if front.name == "postd" else StockRequest):
+        with no_cycles_left(HttpRequest):
             for _ in range(3):
                 assert ask(api, "GET", "/all", headers=headers).status == 401
 
 
 class TreeTests:
-    def test_guarded_resource_may_have_children(self, api: InMemoryApi, front: Front) -> None:
+    def test_guarded_resource_may_have_children(self, api: InMemoryApi) -> None:
         """With Basic, which authenticates at once here, and with Digest, which waits for the store."""
         tree = Resource()
         tree.putChild(b"child", Data(b"the child", "text/plain"))
         root = Resource()
         root.putChild(b"tree", api.protect(tree, "digest", "basic"))
-        server = Worker(front.make_site(root, api.clock), api.clock)
+        server = Worker(make_site(root, clock=api.clock), api.clock)
         for headers in (basic(), proof(api, "/digest", uri="/tree/child")):
             answer = ask(server, "GET", "/tree/child", headers=headers)
             assert (answer.status, answer.body) == (200, b"the child")
@@ -1021,7 +1016,7 @@ class PortalTests:
         return DeferredChecker()
 
     @pytest.fixture
-    def worker(self, checker: DeferredChecker, front: Front) -> Worker:
+    def worker(self, checker: DeferredChecker) -> Worker:
         factories: list[CredentialFactory] = [
             BasicCredentialFactory("postd", PeerResolver()),
             BearerCredentialFactory(AcceptedTokens("postd", ()), ProtectedResource(PeerResolver())),
@@ -1029,7 +1024,7 @@ class PortalTests:
         guard = Guard(CoroutinePortal(Realm(), [checker]), factories, ViewResource(show_name))
         root, clock = Resource(), Clock()
         root.putChild(b"here", guard)
-        return Worker(front.make_site(root, clock), clock)
+        return Worker(make_site(root, clock=clock), clock)
 
     def test_guard_asks_any_checker_of_its_portal(self, worker: Worker) -> None:
         check_authenticated(ask(worker, "GET", "/here", headers=basic()))
@@ -1054,30 +1049,26 @@ class PortalTests:
         checker.asked.errback(UnauthorizedLogin())
         check_challenged(asking.response(), BASIC, 'Bearer realm="postd"')
 
-    @pytest.mark.postd_front("a stock site has its own access log")
     def test_disconnected_request_is_logged_with_its_scheme(self, worker: Worker) -> None:
         with capturedLogs() as events:
             begin(worker, "GET", "/here", headers=basic(password="later")).disconnect()
             worker.clock.advance(1)
         assert [event for event in events if "499" in formatEvent(event) and "scheme=basic" in formatEvent(event)]
 
-    @pytest.mark.postd_front("a stock site has its own access log")
-    def test_failed_challenge_is_logged_without_a_scheme(self, checker: DeferredChecker, front: Front) -> None:
+    def test_failed_challenge_is_logged_without_a_scheme(self, checker: DeferredChecker) -> None:
         class Failing(BasicCredentialFactory):
             async def challenges(self, _refusal: Refused | None, _request: Any) -> list[bytes]:
                 raise StoreUnavailableError("x")
 
         guard = Guard(CoroutinePortal(Realm(), [checker]), [Failing("postd", PeerResolver())], ViewResource(show_name))
         clock = Clock()
-        worker = Worker(front.make_site(guard, clock), clock)
+        worker = Worker(make_site(guard, clock=clock), clock)
         with capturedLogs() as events:
             assert ask(worker, "GET", "/").status == 503
             clock.advance(1)
         assert [event for event in events if "scheme=- " in formatEvent(event)]
 
-    def test_disconnect_cancels_the_view_but_not_the_login_before_it(
-        self, checker: DeferredChecker, front: Front
-    ) -> None:
+    def test_disconnect_cancels_the_view_but_not_the_login_before_it(self, checker: DeferredChecker) -> None:
         """The login continues, so that a failure is counted; the view of a client that has gone is not run."""
         waiting, cancelled = list[Deferred[Any]](), list[Deferred[Any]]()
 
@@ -1089,7 +1080,7 @@ class PortalTests:
             CoroutinePortal(Realm(), [checker]), [BasicCredentialFactory("postd", PeerResolver())], ViewResource(wait)
         )
         clock = Clock()
-        worker = Worker(front.make_site(guard, clock), clock)
+        worker = Worker(make_site(guard, clock=clock), clock)
         asking = begin(worker, "GET", "/", headers=basic(password="later"))
         asking.disconnect()
         assert checker.asked is not None
@@ -1115,7 +1106,6 @@ class PortalTests:
         assert [event for event in events if "log_failure" in event]
 
 
-@pytest.mark.postd_front("of the parts of postd's own authentication; test_protection has those of Protection")
 class InterfaceTests:
     @pytest.fixture
     def api(self, make: Callable[[str], InMemoryApi]) -> InMemoryApi:

@@ -253,7 +253,6 @@ def test_no_page_echoes_the_request(api: InMemoryApi, part: str) -> None:
             assert "script" not in answer.body.decode()
 
 
-@pytest.mark.postd_front
 class OwnFrontTests:
     """What a stock site leaves to the application."""
 

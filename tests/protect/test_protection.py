@@ -31,8 +31,8 @@ from postd.protect import Identity, Protection, identity, issuer
 from postd.protocol.jwk import decode_key_set
 from postd.reactor import IReactor
 from tests.helpers import InlineHashThreads, InMemoryApi, Response, result_of
+from tests.http.fronts import make_stock_site
 from tests.issuer import Key, Mint
-from tests.protect.fronts import make_stock_site
 from tests.protect.test_bearer import FixedKeySource
 from tests.web.clients import PASSWORD, Proof, account, basic, challenges_in
 from tests.web.wire import FORM, ask, begin
