@@ -6,13 +6,36 @@ docs/how-to/protect.md has example programs, and a list of checks that a stock `
 
 from typing import Any
 
+from postd.auth.credentials import Refused
 from postd.auth.identity import Identity
+from postd.errors import ConfigError, StoreUnavailableError
+from postd.http.interface import Request
 from postd.http.stock_request import result_of_authentication
-from postd.protect.issuers import issuer
+from postd.protect.issuers import TrustedIssuer, issuer
 from postd.protect.protection import Protection
+from postd.protect.schemes.interface import Context, Scheme, SchemeDescription, SchemeParts
+from postd.protect.schemes.own import make_parts
+from postd.protect.wsgi import wsgi
 from postd.reactor import use_monotonic_clock
 
-__all__ = ["Identity", "Protection", "identity", "issuer", "use_monotonic_clock"]
+__all__ = [
+    "ConfigError",
+    "Context",
+    "Identity",
+    "Protection",
+    "Refused",
+    "Request",
+    "Scheme",
+    "SchemeDescription",
+    "SchemeParts",
+    "StoreUnavailableError",
+    "TrustedIssuer",
+    "identity",
+    "issuer",
+    "make_parts",
+    "use_monotonic_clock",
+    "wsgi",
+]
 
 
 def identity(request: Any) -> Identity | None:

@@ -1,10 +1,10 @@
 """Authentication for the resources of a program (`Protection`)."""
 
 import os
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
-from typing import Any, Self, cast, get_args
+from functools import partial, wraps
+from typing import Any, Self, TypeVar, cast, get_args
 from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
@@ -13,10 +13,11 @@ from twisted.cred.credentials import ICredentials
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noqa: A004 - Twisted's
 from twisted.logger import Logger
 from twisted.python.failure import Failure
-from twisted.web.iweb import ICredentialFactory
-from twisted.web.resource import IResource
+from twisted.web.iweb import ICredentialFactory, IRequest
+from twisted.web.resource import IResource, Resource
 from zope.interface import Interface
 
+from postd.auth.credentials import run_to_completion
 from postd.auth.digest import NONCE_KEY
 from postd.auth.identity import Identity
 from postd.auth.portal import CoroutinePortal
@@ -32,10 +33,12 @@ from postd.defaults import (
     SESSION_LIFETIME_S,
 )
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
+from postd.http.errors import make_error_response
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response, StreamedResponse
-from postd.http.views import View
+from postd.http.stock_request import adapt
+from postd.http.views import Responding, View, ViewResource
 from postd.protect.arguments import (
     all_of,
     among,
@@ -72,6 +75,7 @@ STORE_WAIT_MAX_S = 1.0
 
 SCHEMES = ("digest", "bearer", "basic", "session")
 """The names of the schemes that `protect` knows, in the order of their challenges."""
+RouteT = TypeVar("RouteT", bound=Callable[..., object])
 
 Users = str | os.PathLike[str] | ICredentialsChecker | None
 
@@ -108,6 +112,7 @@ class Protection:
         secure: whether cookies are `Secure`: "always", "never", or "auto" if the client's connection is.
 
     Attributes:
+        reactor: that of the arguments.
         portal: the `twisted.cred.portal.Portal` that checks all credentials. Its realm may be replaced; the `mind` is
             the protected resource, a `postd.protect.guard.Protected`.
         factories: the credential factories of the schemes that use `Authorization`, by scheme name, for the stock
@@ -141,7 +146,7 @@ class Protection:
         hosts: Sequence[str] = (),
         secure: Secure = "auto",
     ) -> None:
-        self._reactor = check_reactor(reactor)
+        self.reactor = check_reactor(reactor)
         self._realm = check("realm", check_realm, realm)
         self._digest = Digest(
             among("digest_algorithms", digest_algorithms, HASHES), seconds("nonce_lifetime_s", nonce_lifetime_s)
@@ -157,9 +162,9 @@ class Protection:
             check("public_url", check_origin, public_url),
             hosts=all_of("hosts", check_host, hosts),
         )
-        self._clock = ServiceClock(self._reactor)
+        self._clock = ServiceClock(self.reactor)
         try:
-            self._store = open_login_store(check("store", str, store), reactor=self._reactor)
+            self._store = open_login_store(check("store", str, store), reactor=self.reactor)
         except ConfigError as error:
             raise ValueError(f"store: {error.why}") from None
         self._is_digest_used = False
@@ -206,7 +211,7 @@ class Protection:
             limits=limits,
             clients=self._clients,
             clock=self._clock,
-            reactor=self._reactor,
+            reactor=self.reactor,
             users_changed=self._warn_of_missing_digest,
             portal=self.portal,
             previous=previous,
@@ -229,7 +234,7 @@ class Protection:
         """
         if self._opening is not None:
             raise RuntimeError("a Protection is started once")
-        self._trigger = self._reactor.addSystemEventTrigger("before", "shutdown", self._stop_with_reactor)
+        self._trigger = self.reactor.addSystemEventTrigger("before", "shutdown", self._stop_with_reactor)
         self._authentication.start()
         opening = self._opening = Deferred.fromCoroutine(self._open_store())
         waiting: Deferred[None] = Deferred()
@@ -243,7 +248,7 @@ class Protection:
         opening.addBoth(opened)
         try:
             with suppress(TimeoutError):
-                await waiting.addTimeout(STORE_WAIT_MAX_S, self._reactor)
+                await waiting.addTimeout(STORE_WAIT_MAX_S, self.reactor)
         except StoreRefusedError as error:
             await self.stop()
             raise ValueError(f"store: {error}") from None
@@ -269,7 +274,7 @@ class Protection:
             return
         self._is_stopped = True
         if self._trigger is not None:
-            self._reactor.removeSystemEventTrigger(self._trigger)
+            self.reactor.removeSystemEventTrigger(self._trigger)
         self._opening.cancel()
         self._authentication.stop()
         try:
@@ -365,6 +370,41 @@ class Protection:
         if not IResource.providedBy(resource):
             raise expected("resource", "an IResource, such as `app.resource()` of Klein", resource)
         return self._guard(resource, schemes, users, read_scope, write_scope)
+
+    def required(
+        self, *schemes: str | Scheme, users: Sequence[str] = (), read_scope: str = "", write_scope: str = ""
+    ) -> Callable[[RouteT], RouteT]:
+        """Return a decorator that protects one route of a Klein application, as `protect` does a resource.
+
+            @app.route("/staff")
+            @protection.required("digest", users=["alice"])
+            def staff(request):
+                return f"Hello {identity(request).name}"
+
+        Raises:
+            ValueError: an argument is invalid; the message names it.
+        """
+        guard = self._guard(Resource(), schemes, users, read_scope, write_scope)
+
+        def decorate(view: RouteT) -> RouteT:
+            @wraps(view)
+            async def enter_and_view(*arguments: Any, **named: Any) -> object:
+                request = adapt(next(one for one in arguments if IRequest.providedBy(one)))
+                entered = list[Request]()
+
+                async def enter(request: Request) -> None:
+                    entered.append(request)
+
+                # A login continues when the client disconnects: otherwise its failure would not be counted.
+                response = await run_to_completion(_try(request, guard.enter(request, enter)))
+                if not entered:
+                    return ViewResource(partial(_return, response))  # None: a resource of the realm has sent it
+                result = view(*arguments, **named)
+                return await result if isinstance(result, Awaitable) else result
+
+            return cast(RouteT, enter_and_view)
+
+        return decorate
 
     def _guard(
         self,
@@ -466,6 +506,18 @@ class Protection:
     async def _for_hosts(self, view: View, request: Request) -> Response | StreamedResponse | None:
         self._clients.refuse_other_hosts(request)
         return await view(request)
+
+
+async def _try(request: Request, responding: Responding) -> Response | StreamedResponse | None:
+    """Return the response of a coroutine, or that of its error."""
+    try:
+        return await responding
+    except Exception as error:  # noqa: BLE001 - each has a response
+        return make_error_response(request, error)
+
+
+async def _return(made: Response | StreamedResponse | None, _request: Request) -> Response | StreamedResponse | None:
+    return made
 
 
 class _Portal(CoroutinePortal):

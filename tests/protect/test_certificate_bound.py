@@ -1,4 +1,4 @@
-"""Tokens that are bound to a client certificate (RFC 8705 §3) over HTTP, on both fronts.
+"""Tokens that are bound to a client certificate (RFC 8705 §3) over HTTP.
 
 The certificate comes in `Client-Cert` of a proxy; that of a TLS connection is in tests/http/test_client_certificate.py.
 """

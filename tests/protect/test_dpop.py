@@ -1,4 +1,4 @@
-"""Tokens that are bound to a key (DPoP, RFC 9449) over HTTP, on both fronts."""
+"""Tokens that are bound to a key (DPoP, RFC 9449) over HTTP."""
 
 import json
 from collections.abc import Sequence

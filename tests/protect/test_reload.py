@@ -1,0 +1,217 @@
+"""`Protection.reload`: other users, issuers and limits for resources that are protected already."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote
+
+import pytest
+from twisted.internet.testing import MemoryReactorClock
+
+from postd.protect import ConfigError, Protection, issuer
+from postd.protect.bearer import METADATA_PATH
+from postd.reactor import IReactor
+from tests.helpers import result_of
+from tests.protect.test_protection import AUDIENCE, ISSUER, STOCK, Program, bearer, digest, log_in
+from tests.web.clients import PASSWORD, account, basic
+
+OTHER = "https://other.example"
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., Program]]:
+    (tmp_path / "users").write_text(account("alice"))
+    (tmp_path / "others").write_text(account("bob"))
+    made = []
+
+    def make(**arguments: Any) -> Program:
+        made.append(Program(**{"users": tmp_path / "users", **arguments}))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for program in made:
+        program.stop()
+
+
+def reload(program: Program, **changed: Any) -> None:
+    result_of(program.protection.reload(**changed))
+
+
+def test_other_user_file_replaces_the_first(make: Callable[..., Program], tmp_path: Path) -> None:
+    program = make()
+    for scheme in ("basic", "digest"):
+        program.mount(scheme, scheme)
+    nonce = digest(program)
+    assert program.get("/basic", basic()).status == 200
+    reload(program, users=tmp_path / "others")
+    assert program.get("/basic", basic()).status == 401
+    assert program.get("/basic", basic("bob")).status == 200
+    assert program.get("/digest", nonce).status == 401
+    assert program.get("/digest", digest(program, username="bob")).status == 200
+
+
+def test_session_and_nonces_stay(make: Callable[..., Program]) -> None:
+    program = make(sign_in="/sign-in")
+    program.mount("session", "session")
+    program.mount("digest", "digest")
+    program.root.putChild(b"sign-in", program.protection.pages())
+    session, proof = log_in(program, "/sign-in/login"), digest(program)
+    reload(program)
+    assert program.get("/session", session).status == 200
+    assert program.get("/digest", proof).status == 200
+    assert program.get("/digest", proof).status == 401  # its count is used
+    assert program.get("/session", log_in(program, "/sign-in/login")).status == 200
+
+
+def test_changed_user_file_is_read_at_once(make: Callable[..., Program], tmp_path: Path) -> None:
+    program = make()
+    program.mount("basic", "basic")
+    (tmp_path / "users").write_text(account("bob"))
+    reload(program)
+    assert [program.get("/basic", basic(name)).status for name in ("alice", "bob")] == [401, 200]
+
+
+def test_issuers_are_those_of_the_last_reload(make: Callable[..., Program]) -> None:
+    program = make(issuers=[issuer(ISSUER, audience=AUDIENCE, read_scope="a")])
+    program.mount("bearer", "bearer")
+    program.root.putChild(b"metadata", program.protection.metadata())
+    assert 'scope="a"' in (program.get("/bearer").header("WWW-Authenticate") or "")
+    reload(program, issuers=[issuer(OTHER, audience=AUDIENCE, read_scope="b", dpop="require")])
+    challenge = program.get("/bearer").header("WWW-Authenticate") or ""
+    assert challenge.startswith("DPoP ")
+    assert 'scope="b"' in challenge
+    assert METADATA_PATH in challenge
+    assert OTHER.encode() in program.get("/metadata").body
+    reload(program, issuers=[])
+    assert program.get("/bearer", bearer("x.y.z")).status == 401
+
+
+def test_limits_hold_for_failures_counted_before(make: Callable[..., Program]) -> None:
+    program = make()
+    program.mount("basic", "basic")
+    for _ in range(3):
+        assert program.get("/basic", basic(password="x")).status == 401
+    reload(program, failures=3)
+    assert program.get("/basic", basic()).status == 429
+    reload(program, failures=5)
+    assert program.get("/basic", basic()).status == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("users", value) for value in ("", STOCK, "/nowhere/\0")),
+        ("issuers", [ISSUER]),
+        ("issuers", [issuer(ISSUER, audience="x", ca_file="/nowhere")]),
+        ("failures", 0),
+        ("window_s", -1),
+    ],
+)
+def test_error_of_a_reload_names_the_argument_and_changes_nothing(
+    make: Callable[..., Program], name: str, value: Any
+) -> None:
+    program = make()
+    program.mount("basic", "basic")
+    with pytest.raises(ValueError, match=rf"\A{name}: "):
+        reload(program, **{name: value})
+    assert program.get("/basic", basic()).status == 200
+    reload(program)
+
+
+def test_removed_user_file_is_an_error(make: Callable[..., Program], tmp_path: Path) -> None:
+    program = make()
+    (tmp_path / "users").unlink()
+    with pytest.raises(ValueError, match=r"users: .*no longer exists"):
+        reload(program)
+
+
+def test_stock_checker_is_replaced_by_another_one(make: Callable[..., Program]) -> None:
+    program = make(users=STOCK)
+    program.mount("basic", "basic")
+    reload(program, failures=5)
+    assert program.get("/basic", basic()).status == 200
+    reload(program, users=type(STOCK)(alice=b"other"))
+    assert program.get("/basic", basic()).status == 401
+    assert program.get("/basic", basic(password="other")).status == 200
+
+
+def test_reload_before_the_start_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "users").write_text(account("alice"))
+    with pytest.raises(RuntimeError):
+        result_of(Protection(cast(IReactor, MemoryReactorClock()), users=tmp_path / "users").reload())
+
+
+def test_exported_errors_are_value_errors() -> None:
+    assert issubclass(ConfigError, ValueError)
+
+
+class SiteTests:
+    """The origin and the hosts of the site."""
+
+    def test_public_url_is_the_origin_of_the_site(self, make: Callable[..., Program]) -> None:
+        trusted = issuer(ISSUER, audience=AUDIENCE)
+        program = make(issuers=[trusted], public_url="https://App.example:443/", sign_in="/sign-in")
+        program.mount("bearer", "bearer")
+        program.root.putChild(b"metadata", program.protection.metadata())
+        program.root.putChild(b"sign-in", program.protection.pages())
+        challenge = program.get("/bearer").header("WWW-Authenticate") or ""
+        assert f'resource_metadata="https://app.example{METADATA_PATH}"' in challenge
+        assert b'"resource": "https://app.example"' in program.get("/metadata").body
+        assert program.get("/metadata").header("Cache-Control") == "max-age=3600"
+
+    @pytest.mark.parametrize(
+        ("arguments", "tls", "secure"),
+        [
+            ({}, False, False),
+            ({}, True, True),
+            ({"public_url": "https://app.example"}, False, True),
+            ({"secure": "always"}, False, True),
+            ({"secure": "never"}, True, False),
+        ],
+    )
+    def test_cookie_is_secure(
+        self,
+        make: Callable[..., Program],
+        arguments: Any,
+        tls: bool,  # noqa: FBT001 - a parameter
+        secure: bool,  # noqa: FBT001 - a parameter
+    ) -> None:
+        program = make(**arguments)
+        program.root.putChild(b"sign-in", program.protection.pages())
+        headers = {"Content-Type": "application/x-www-form-urlencoded"}
+        form = b"username=alice&password=" + quote(PASSWORD).encode()
+        answer = program.get("/sign-in/login", headers, "POST", body=form, tls=tls)
+        assert (answer.header("Set-Cookie") or "").endswith("; Secure") is secure
+
+    def test_request_for_another_host_is_421(self, make: Callable[..., Program]) -> None:
+        trusted = issuer(ISSUER, audience=AUDIENCE)
+        program = make(
+            issuers=[trusted], hosts=["App.example", "::1"], public_url="https://public.example", sign_in="/sign-in"
+        )
+        program.mount("basic", "basic")
+        program.root.putChild(b"sign-in", program.protection.pages())
+        program.root.putChild(b"metadata", program.protection.metadata())
+        for path in ("/basic", "/sign-in", "/metadata"):
+            for host, is_allowed in (
+                ("app.example", True),
+                ("app.example:8080", True),
+                ("[::1]:8080", True),
+                ("public.example", True),
+                ("localhost", False),
+                ("app.example.evil", False),
+            ):
+                status = program.get(path, {**basic(), "Host": host}).status
+                assert status == (200 if is_allowed else 421)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            *(("public_url", value) for value in ("app.example", "ftp://x", "https://x/y", 5, None)),
+            *(("hosts", value) for value in ("app.example", ["a b"], ["x:80"], [5], 5, None)),
+            *(("secure", value) for value in ("", "yes", True, None)),
+        ],
+    )
+    def test_error_of_an_argument_names_it(self, name: str, value: Any) -> None:
+        with pytest.raises(ValueError, match=rf"\A{name}: "):
+            Protection(cast(IReactor, MemoryReactorClock()), **{name: value})
