@@ -20,7 +20,7 @@ from postd.auth.credentials import (
 )
 from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
-from postd.http.peer import SAFE_METHODS
+from postd.http.peer import SAFE_METHODS, PeerResolver
 from postd.http.responses import JSON, Response, make_response
 from postd.protect.guard import CredentialFactory, ProtectedResource
 from postd.protect.pages import Page
@@ -68,12 +68,12 @@ class AcceptedTokens:
         own = resource.scope(writing=writing)
         return {own or issuer.scope(writing=writing) for issuer in self._issuers}
 
-    def make_page(self, resources: Iterable[ProtectedResource]) -> Page:
+    def make_page(self, clients: PeerResolver, resources: Iterable[ProtectedResource]) -> Page:
         """Return the page that a challenge's `resource_metadata` leads to: of the origin, and below it of each resource
         by its path.
         """
         self.with_metadata = True
-        by_path = {resource.path: resource for resource in resources}
+        by_path = {resource.path: resource for resource in (ProtectedResource(clients), *resources)}
 
         async def show(request: Request) -> Response:
             below = b"/".join(request.postpath)
@@ -84,7 +84,7 @@ class AcceptedTokens:
                 request.route = f"{METADATA_PATH}/<path>"
             return self.describe(resource, request)
 
-        return Page({b"GET": show}, below=True)
+        return Page({b"GET": show}, clients, below=True)
 
     def describe(self, resource: ProtectedResource, request: Request) -> Response:
         """Return the metadata of a resource (RFC 9728 §2; reference: Bearer).

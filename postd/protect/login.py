@@ -81,9 +81,9 @@ class LoginViews:
     def pages(self) -> Mapping[str, Page]:
         """Return the pages by their names below the path of the form, which has the name ""."""
         return {
-            "": Page({b"GET": self.show_form}),
-            "login": Page({b"POST": self.log_in}),
-            "logout": Page({b"GET": self.show_button, b"POST": self.log_out}),
+            "": Page({b"GET": self.show_form}, self._clients),
+            "login": Page({b"POST": self.log_in}, self._clients),
+            "logout": Page({b"GET": self.show_button, b"POST": self.log_out}, self._clients),
         }
 
     async def show_form(self, request: Request) -> Response:

@@ -7,6 +7,7 @@ from twisted.web.resource import Resource
 
 from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
+from postd.http.peer import PeerResolver
 from postd.http.responses import Response, StreamedResponse, make_no_content
 from postd.http.views import View, ViewResource
 
@@ -16,12 +17,14 @@ class Page(ViewResource):
 
     Args:
         views: the views by method.
+        clients: refuses requests for other hosts.
         below: whether the views serve the paths below this one, too.
     """
 
-    def __init__(self, views: Mapping[bytes, View], *, below: bool = False) -> None:
+    def __init__(self, views: Mapping[bytes, View], clients: PeerResolver, *, below: bool = False) -> None:
         super().__init__(self._respond)
         self.views = views
+        self._clients = clients
         self.below = below
 
     def routes(self, path: str) -> Iterator[tuple[str, str]]:
@@ -32,6 +35,7 @@ class Page(ViewResource):
                 yield method.decode("ascii"), f"{path}/{{path}}"
 
     async def _respond(self, request: Request) -> Response | StreamedResponse | None:
+        self._clients.refuse_other_hosts(request)
         if request.postpath and not self.below:
             raise not_found()
         found = self.views.get(b"GET" if request.method == b"HEAD" else request.method)

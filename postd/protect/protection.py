@@ -38,7 +38,7 @@ from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response, StreamedResponse
 from postd.http.stock_request import adapt
-from postd.http.views import Responding, View, ViewResource
+from postd.http.views import Responding, ViewResource
 from postd.protect.arguments import (
     all_of,
     among,
@@ -323,19 +323,15 @@ class Protection:
         """
         if self._opening is None or self._is_stopped:
             raise RuntimeError("a Protection is reloaded while it runs")
-        limits = {
-            "failures": failures,
-            "address_failures": address_failures,
-            "account_failures": account_failures,
-            "window_s": window_s,
-        }
+        counts = {"failures": failures, "address_failures": address_failures, "account_failures": account_failures}
+        given = {name: value for name, value in {**counts, "window_s": window_s}.items() if value is not None}
+        limits = replace(self._limits, **given)
         users = self._users if users is None else users
         if (users is None, isinstance(users, str | os.PathLike)) != (self._users is None, self._has_file):
             raise ValueError("users: a reload replaces a path by a path, and a checker by a checker")
         issuers = self._issuers if issuers is None else issuers
-        new_limits = replace(self._limits, **{name: value for name, value in limits.items() if value is not None})
-        self._authentication = self._assemble(users, issuers, new_limits, self._authentication)
-        self._users, self._issuers, self._limits = users, issuers, new_limits
+        self._authentication = self._assemble(users, issuers, limits, self._authentication)
+        self._users, self._issuers, self._limits = users, issuers, limits
         self._authentication.start()
         for guard, (schemes, described) in self._guards.items():
             guard.use(*self._authentication.credentials(schemes, described))
@@ -491,21 +487,10 @@ class Protection:
         return self._authentication.pages_of(bearer)
 
     def _mount(self, make: Callable[[], Mapping[str, Page]]) -> Mapping[str, Page]:
-        """Return pages for the hosts of this site, which a reload makes again."""
-
-        def make_for_hosts() -> Mapping[str, Page]:
-            pages = make()
-            for page in pages.values():
-                page.views = {method: partial(self._for_hosts, view) for method, view in page.views.items()}
-            return pages
-
-        pages = make_for_hosts()
-        self._mounted.append((make_for_hosts, pages))
+        """Return pages, which a reload makes again."""
+        pages = make()
+        self._mounted.append((make, pages))
         return pages
-
-    async def _for_hosts(self, view: View, request: Request) -> Response | StreamedResponse | None:
-        self._clients.refuse_other_hosts(request)
-        return await view(request)
 
 
 async def _try(request: Request, responding: Responding) -> Response | StreamedResponse | None:

@@ -64,7 +64,7 @@ class Bearer(Scheme, frozen=True):
         tokens = AcceptedTokens(context.realm, issuers)
 
         def make_pages(_portal: CoroutinePortal, resources: Sequence[ProtectedResource]) -> Mapping[str, Page]:
-            return {METADATA_PATH[1:]: tokens.make_page([ProtectedResource(context.clients), *resources])}
+            return {METADATA_PATH[1:]: tokens.make_page(context.clients, resources)}
 
         checker = BearerChecker(issuers, throttle=context.throttle, store=context.store)
         background = Issuers({(one.url, each.jwks_uri): one for one, each in zip(issuers, self.issuers, strict=True)})
