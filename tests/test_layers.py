@@ -27,9 +27,9 @@ MAY_IMPORT = {
     "protocol": {"protocol"},
     "monitoring": {"monitoring"},
     "net": {"errors", "linux", "net", "protocol", "reactor", "twisted_private"},
-    "store": {"errors", "linux", "model", "protocol", "reactor", "store"},
+    "store": {"defaults", "errors", "linux", "model", "protocol", "reactor", "store"},
     "settings": {"defaults", "errors", "net", "protocol", "scheme_names", "settings"},
-    "auth": {"auth", "caching", "errors", "fair_queue", "net", "protocol", "reactor", "store"},
+    "auth": {"auth", "caching", "defaults", "errors", "fair_queue", "net", "protocol", "reactor", "store"},
     "http": {"auth", "errors", "http", "protocol"},
     "front": {
         "auth",

@@ -8,9 +8,10 @@ from typing import Protocol
 from postd.auth.checker import Checker
 from postd.auth.credentials import ISessionCredentials, Refused, SessionCredentials
 from postd.auth.identity import Identity
+from postd.defaults import SESSIONS_PER_ACCOUNT
 from postd.errors import StoreUnavailableError
 from postd.protocol.session import Session, hash_session_id, make_session, make_session_id, renewal
-from postd.store.interface import SESSIONS_OF_USER_MAX, LoginStore
+from postd.store.interface import LoginStore
 
 _CANDIDATES_MAX = 32
 """How many session identifiers a request may have: a browser sends one, unless a neighboring site has set others."""
@@ -44,7 +45,7 @@ class Sessions:
         idle_s: float,
         lifetime_s: float,
         now: Callable[[], float],
-        max_per_account: int = SESSIONS_OF_USER_MAX,
+        max_per_account: int = SESSIONS_PER_ACCOUNT,
     ) -> None:
         self._store = store
         self._users = users

@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
+from postd.defaults import SESSIONS_PER_ACCOUNT
 from postd.model import Change, Post, Version
 from postd.protocol.session import Session
 
@@ -44,9 +45,6 @@ KEY_BYTES = 32
 
 NONCE_COUNTS_KEPT_S = 60
 """How long the counts of a nonce are kept after it expires: a node with a slow clock still accepts it."""
-
-SESSIONS_OF_USER_MAX = 100
-"""The default limit on the sessions of a user."""
 
 CLOCK_KEPT_S = 30
 """How far the clock in a store may be behind while there is anything in the store that expires."""
@@ -232,7 +230,7 @@ class LoginStore(Protocol):
         session: Session,
         *,
         in_place_of: Collection[bytes] = (),
-        max_of_user: int = SESSIONS_OF_USER_MAX,
+        max_of_user: int = SESSIONS_PER_ACCOUNT,
     ) -> None:
         """Store a session under a hash of its identifier, in one step for all workers and nodes.
 

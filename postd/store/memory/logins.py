@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
+from postd.defaults import SESSIONS_PER_ACCOUNT
 from postd.errors import StoreUnavailableError
 from postd.protocol.session import Session
 from postd.store.interface import (
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
-    SESSIONS_OF_USER_MAX,
     FailureKeys,
     Failures,
     OperationObserver,
@@ -138,7 +138,7 @@ class MemoryLogins:
         session: Session,
         *,
         in_place_of: Collection[bytes] = (),
-        max_of_user: int = SESSIONS_OF_USER_MAX,
+        max_of_user: int = SESSIONS_PER_ACCOUNT,
     ) -> None:
         self._begin("write")
         for old in (*in_place_of, id_hash):

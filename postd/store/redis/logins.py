@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from postd.defaults import SESSIONS_PER_ACCOUNT
 from postd.protocol.session import Session
 from postd.store.base import StorePart
 from postd.store.interface import (
     CLOCK_KEPT_S,
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
-    SESSIONS_OF_USER_MAX,
     FailureKeys,
     Failures,
     Reservation,
@@ -74,7 +74,7 @@ class RedisLogins(StorePart[RedisDatabase]):
         session: Session,
         *,
         in_place_of: Collection[bytes] = (),
-        max_of_user: int = SESSIONS_OF_USER_MAX,
+        max_of_user: int = SESSIONS_PER_ACCOUNT,
     ) -> None:
         times = (repr(time) for time in (session.created, session.seen, session.expires, session.ends))
         ending = (old.hex() for old in in_place_of)

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
+from postd.defaults import SESSIONS_PER_ACCOUNT
 from postd.protocol.session import Session
 from postd.store.base import StorePart
 from postd.store.interface import (
     CLOCK_KEPT_S,
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
-    SESSIONS_OF_USER_MAX,
     FailureKeys,
     Failures,
     Reservation,
@@ -82,7 +82,7 @@ class SqliteLogins(StorePart[SqliteDatabase]):
         session: Session,
         *,
         in_place_of: Collection[bytes] = (),
-        max_of_user: int = SESSIONS_OF_USER_MAX,
+        max_of_user: int = SESSIONS_PER_ACCOUNT,
     ) -> None:
         def write(connection: sqlite3.Connection) -> None:
             connection.executemany("DELETE FROM session WHERE id_hash = ?", [(old,) for old in in_place_of])
