@@ -201,7 +201,7 @@ class Protection:
             directory = users
         in_force = {"digest": isinstance(directory, UserDirectory), "bearer": bool(trusted)}
         if previous is not None:
-            in_force["bearer"] |= any(isinstance(one, Bearer) for one in previous.schemes)
+            in_force["bearer"] |= any(isinstance(one, Bearer) and one not in self._own for one in previous.schemes)
         known: list[Scheme] = [self._digest, Bearer(trusted), Basic(), self._form]
         return Authentication(
             [*(one for one in known if in_force.get(one.name, directory is not None)), *self._own],

@@ -7,9 +7,14 @@ from urllib.parse import quote
 
 import pytest
 from twisted.internet.testing import MemoryReactorClock
+from twisted.web.resource import Resource
 
 from postd.protect import ConfigError, Protection, issuer
 from postd.protect.bearer import METADATA_PATH
+from postd.protect.schemes.basic import Basic
+from postd.protect.schemes.bearer import Bearer
+from postd.protect.schemes.digest import Digest
+from postd.protect.schemes.form import Form
 from postd.reactor import IReactor
 from tests.helpers import result_of
 from tests.protect.test_protection import AUDIENCE, ISSUER, STOCK, Program, bearer, digest, log_in
@@ -215,3 +220,35 @@ class SiteTests:
     def test_error_of_an_argument_names_it(self, name: str, value: Any) -> None:
         with pytest.raises(ValueError, match=rf"\A{name}: "):
             Protection(cast(IReactor, MemoryReactorClock()), **{name: value})
+
+
+class SchemeValueTests:
+    """Schemes of postd as values, in place of their names."""
+
+    def test_scheme_in_force_may_be_given_as_a_value(self, make: Callable[..., Program]) -> None:
+        program = make(nonce_lifetime_s=60)
+        program.root.putChild(b"both", program.protection.protect(program.name, Basic(), Digest(nonce_lifetime_s=60)))
+        assert program.get("/both", basic()).status == 200
+        assert program.get("/both", digest(program, "/both")).status == 200
+        reload(program)
+        assert program.get("/both", basic()).status == 200
+
+    def test_other_options_than_those_in_force_are_an_error(self, make: Callable[..., Program]) -> None:
+        protection = make().protection
+        with pytest.raises(ValueError, match="schemes: digest is in force with other options"):
+            protection.protect(Resource(), Digest(nonce_lifetime_s=60))
+
+    def test_schemes_need_users(self, make: Callable[..., Program]) -> None:
+        for scheme in (Basic(), Digest(), Form()):
+            with pytest.raises(ValueError, match=f"schemes: {scheme.name} needs users"):
+                make(users=None).protection.protect(Resource(), scheme)
+        with pytest.raises(ValueError, match="schemes: digest needs a user file"):
+            make(users=STOCK).protection.protect(Resource(), Digest())
+
+    def test_bearer_may_be_given_with_its_issuers(self, make: Callable[..., Program]) -> None:
+        program = make()
+        bearer_of = Bearer([issuer(ISSUER, audience=AUDIENCE, read_scope="a")])
+        program.root.putChild(b"api", program.protection.protect(program.name, bearer_of))
+        assert program.get("/api").header("WWW-Authenticate") == 'Bearer realm="postd", scope="a"'
+        reload(program)
+        assert program.get("/api").header("WWW-Authenticate") == 'Bearer realm="postd", scope="a"'
