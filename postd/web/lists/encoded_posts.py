@@ -61,6 +61,7 @@ class EncodedPosts:
         self._has_all = False  # there are no gaps
         self._plain_bytes = self._compressed_bytes = 0
         self._held = Held()
+        self._retained_at = -1, 0  # the bytes in `_held` at the last count, and how many of them were retained
         self._lock = Semaphore(1)  # for changes of the pieces
         self._reads_begun = self._last_read = 0
         self._turn_began_s = 0.0
@@ -68,7 +69,11 @@ class EncodedPosts:
     @property
     def retained_bytes(self) -> int:
         """The memory of pieces of earlier versions that responses still refer to, in bytes."""
-        return self._held.bytes - sum(piece.held_bytes for piece in self._pieces)
+        held_bytes, retained_bytes = self._held.bytes, self._retained_at[1]
+        if held_bytes != self._retained_at[0]:  # with many pieces, counting takes longer than most requests
+            retained_bytes = held_bytes - sum(piece.held_bytes for piece in self._pieces)
+            self._retained_at = held_bytes, retained_bytes
+        return retained_bytes
 
     def is_at(self, version: Version) -> bool:
         """Return whether the pieces are those of a version."""
@@ -258,6 +263,7 @@ class EncodedPosts:
             compressed_bytes -= 0 if dropped.plain_bytes else dropped.held_bytes
         self._plain_bytes = sum(piece.plain_bytes for piece in pieces)
         self._compressed_bytes = compressed_bytes
+        self._retained_at = -1, 0
         self._pieces, self._highs = pieces, [piece.high for piece in pieces]
         self._has_all = [0, *self._highs] == [*(piece.low for piece in pieces), POST_ID_MAX]
 

@@ -6,7 +6,7 @@ from hashlib import blake2b
 from postd.errors import ServerBusyError
 from postd.fair_queue import FairTurns
 from postd.http.interface import Request
-from postd.http.responses import JSON, Parts, Response, StreamedResponse, make_streamed_response
+from postd.http.responses import JSON, Memory, Parts, Response, StreamedResponse, make_streamed_response
 from postd.http.views import WRITE_MAX_BYTES
 from postd.protocol.gzip import HEADER, Part, Stream, make_part
 from postd.web.lists.compression import GZIP, gzip_etag, not_modified_if_current, wants_gzip
@@ -45,7 +45,7 @@ class StreamedSnapshot:
     """The responses with a long list at one version: plain, gzip and 304.
 
     While slow clients retain too much of earlier versions, a list of more than `SNAPSHOT_POSTS` is streamed instead,
-    without a snapshot.
+    without a snapshot, and the memory of a shorter one is counted in full.
 
     Args:
         pieces: the posts, none of them empty.
@@ -77,9 +77,10 @@ class StreamedSnapshot:
         owned = {id(piece) for piece in own}
         largest_bytes = max((piece.length for piece in pieces if id(piece) not in owned), default=0)
         self._held_bytes = sum(piece.length for piece in own) + largest_bytes
+        self._all_bytes = sum(piece.length for piece in pieces)  # it keeps after many changes
         # Pieces that are kept compressed are inflated for each client.
         self._inflated_bytes = max((piece.length for piece in pieces if not piece.plain_bytes), default=0)
-        self._length = sum(piece.length for piece in pieces) + len(CLOSING)  # OPENING takes the place of a comma
+        self._length = self._all_bytes + len(CLOSING)  # OPENING takes the place of a comma
         self._gzipped: _Gzipped | None = None  # until that is needed
 
     async def respond(self, request: Request) -> Response | StreamedResponse:
@@ -91,19 +92,29 @@ class StreamedSnapshot:
         not_modified = not_modified_if_current(request, self._headers)
         if not_modified is not None:
             return not_modified
-        if self._may_be_streamed and self._posts.retained_bytes > RETAINED_MAX_BYTES:
+        if self._may_be_streamed and self._retained_too_much():
             return stream_list(request, self._posts, self._after, self._headers, self._work)
         gzipped = self._gzipped or await self._compress(request.client_network) if wants_gzip(request) else None
         if gzipped is None:
             copied = request.isSecure() or self._inflated_bytes > 0
             body = self._portions(_plain(self._pieces), copied=copied)
-            memory = self._inflated_bytes, self, self._held_bytes
+            memory = self._memory(self._inflated_bytes)
             return make_streamed_response(
                 JSON, body, {**self._headers, **self._more}, length=self._length, memory=memory
             )
         parts, headers, length = gzipped
         body = self._portions(parts, copied=request.isSecure())
-        return make_streamed_response(JSON, body, headers, length=length, memory=(0, self, self._held_bytes))
+        return make_streamed_response(JSON, body, headers, length=length, memory=self._memory(0))
+
+    def _retained_too_much(self) -> bool:
+        return self._posts.retained_bytes > RETAINED_MAX_BYTES
+
+    def _memory(self, own_bytes: int) -> Memory:
+        """Return the memory of a response; `own_bytes` are not shared with others."""
+        if self._retained_too_much():
+            # An object of its own: the two counts of this list must not be taken for the same memory.
+            return own_bytes, self._pieces, self._all_bytes
+        return own_bytes, self, self._held_bytes
 
     async def _portions(self, parts: Iterable[bytes | memoryview], *, copied: bool) -> AsyncGenerator[Parts]:
         """Yield the parts in portions; small ones if `copied`: each client has a copy, by TLS or because of inflating.

@@ -18,6 +18,7 @@ from twisted.internet import reactor as global_reactor
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
 
 from postd.fair_queue import FairTurns
+from postd.front.response_memory import Holding, ResponseMemory
 from postd.http.interface import Request
 from postd.http.responses import StreamedResponse
 from postd.model import Version
@@ -583,6 +584,32 @@ class ListContract:
         made = await make_lists(store).respond(cast(Request, Asked()), (0, None))
         assert isinstance(made, StreamedResponse)
         assert b"ETag" in made.head
+
+    @pytest.mark.parametrize("span", [(0, None), (2, 20)])
+    @pytest.mark.parametrize("fields", [{}, ZIPPED])
+    @ensureDeferred
+    async def test_memory_of_a_short_list_is_counted_in_full_while_slow_readers_retain_much(
+        self, stores: list[Store], span: Span, fields: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        await import_posts(stores[0], [(n, "x" * 100) for n in range(1, 29)])
+        monkeypatch.setattr("postd.web.lists.post_lists.WHOLE_MAX_BYTES", 500)
+        monkeypatch.setattr("postd.web.lists.post_lists.SHORT_PAGE_POSTS", 10)
+        lists, memory = make_lists(stores[0]), ResponseMemory(100_000)
+        holdings: list[Holding] = []
+        used = [0]
+        for retained_max_bytes in (10**9, -1, -1):
+            monkeypatch.setattr("postd.web.lists.streamed_list.RETAINED_MAX_BYTES", retained_max_bytes)
+            made = await lists.respond(cast(Request, Asked(**fields)), span)
+            assert isinstance(made, StreamedResponse)
+            holdings.append(memory.hold(Asked.client_network, made.memory))
+            used.append(memory.used_bytes)
+            await made.pieces.aclose()
+        assert 0 < used[1] < 2000
+        assert used[2] - used[1] >= 20 * 100
+        assert used[3] == used[2]  # it is the same list
+        for one in holdings:
+            one.release()
+        assert memory.used_bytes == 0
 
 
 class SqliteListTests(ListContract):
