@@ -62,14 +62,16 @@ class DeletedTexts:
         self._planned: IDelayedCall | None = None
         self._removing: Deferred[None] | None = None
         self._next_vacuum_s = 0.0
+        self._stopped = False
 
     def remove_later(self, after_s: float = REMOVE_AFTER_S) -> None:
-        """Remove all texts that are deleted by then; without effect if that is planned already."""
-        if self._planned is None:
+        """Remove all texts that are deleted by then; without effect if that is planned already, or after `stop`."""
+        if self._planned is None and not self._stopped:
             self._planned = self._clock.callLater(after_s, self._begin)
 
     def stop(self) -> None:
         """Remove nothing any more: SQLite empties the log when the last process closes the file."""
+        self._stopped = True
         if self._planned is not None:
             self._planned.cancel()
             self._planned = None

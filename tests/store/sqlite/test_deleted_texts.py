@@ -141,6 +141,17 @@ def test_deleted_text_is_gone_from_the_memory_store(memory: Posts) -> None:
     assert b"deleted text" not in open_content(name)
 
 
+def test_nothing_is_planned_after_the_last_write_of_a_stopped_store(path: Path) -> None:
+    posts = Posts(SqliteDatabase, str(path))
+    posts.write(posts.store.add_post("deleted text"))
+    deleting, stopping = (Deferred.fromCoroutine(one) for one in (posts.store.delete_post(1), posts.store.stop()))
+    posts.wait(0)
+    result_of(deleting)
+    result_of(stopping)
+    assert posts.clock.getDelayedCalls() == []
+    assert b"deleted text" not in content_of(path.parent)
+
+
 @pytest.mark.parametrize("seed", [0, 3, 6])
 def test_no_text_is_left_after_many_changes(posts: Posts, path: Path, seed: int) -> None:
     """SQLite 3.40 leaves some in unused space with each of the seeds."""
