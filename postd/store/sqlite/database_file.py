@@ -21,7 +21,7 @@ from twisted.logger import Logger
 
 from postd.errors import StoreMissingError, StoreOlderError, StoreRefusedError, StoreUnavailableError
 from postd.store.sqlite.deleted_texts import SEARCHED_MAX_BYTES, empty_log, root_of_posts, vacuum
-from postd.store.sqlite.errors import store_error
+from postd.store.sqlite.errors import DAMAGED, store_error
 from postd.store.sqlite.file_locks import SharedFile, identity_of, open_descriptors
 from postd.store.sqlite.held_file import HeldFile, locked_folder
 from postd.store.sqlite.unused_space import find_texts
@@ -119,7 +119,7 @@ class DatabaseFile:
     def open_writer(self, *, create: bool = False, check_whole: bool = False) -> tuple[sqlite3.Connection, HeldFile]:
         """Open the file for writing, and upgrade its schema if it is older.
 
-        With `check_whole` it is checked from end to end, if it is not too large.
+        With `check_whole`, or an old log beside it, it is checked from end to end, if it is not too large.
 
         Raises:
             StoreRefusedError: it must not be used (`StoreOlderError`: it has an older schema, and `upgrade` is False).
@@ -137,9 +137,12 @@ class DatabaseFile:
             self.held = held = HeldFile(path)
             try:
                 return self._open_held(held, create=create, check_whole=check_whole), held
-            except BaseException:
+            except BaseException as error:
                 self.held = None
                 held.close()
+                if isinstance(error, StoreRefusedError) and DAMAGED in error.why and held.has_old_log:
+                    cure = f"if another file was in its place before, remove {path}-wal, which is that one's"
+                    raise StoreRefusedError(f"{error.why}; {cure}") from None
                 raise
 
     def _open_held(self, held: HeldFile, *, create: bool, check_whole: bool) -> sqlite3.Connection:
@@ -158,7 +161,8 @@ class DatabaseFile:
                     self._check_tables(connection, steps[:schema])
                 elif not create:  # it is being copied there perhaps
                     raise StoreMissingError(f"{self.path}: it is empty")
-            if check_whole and Path(self.path).stat().st_size <= CHECKED_WHOLE_MAX_BYTES:
+            is_checked = check_whole or held.has_old_log
+            if is_checked and Path(self.path).stat().st_size <= CHECKED_WHOLE_MAX_BYTES:
                 self._check_whole(connection)
             if 0 < schema < len(steps):
                 self._check_upgrade(connection, schema, len(steps), in_use=in_use)
@@ -289,7 +293,8 @@ class DatabaseFile:
                 connection.execute("PRAGMA trusted_schema = OFF")
                 set_up(connection)
             except BaseException:
-                connection.close()
+                with held.old_log_kept():
+                    connection.close()
                 raise
         except sqlite3.Error as error:
             if held.was_moved():
@@ -404,9 +409,7 @@ class DatabaseFile:
     def _check_whole(self, connection: sqlite3.Connection) -> None:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
-            raise StoreRefusedError(
-                f"{self.path}: it is damaged; restore a backup, or try sqlite3's .recover ({found.splitlines()[-1]})"
-            )
+            raise StoreRefusedError(f"{self.path}: {DAMAGED} ({found.splitlines()[-1]})")
 
 
 def _mebibytes(connection: sqlite3.Connection) -> str:

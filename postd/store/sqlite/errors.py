@@ -4,11 +4,13 @@ import sqlite3
 
 from postd.errors import StoreFullError, StoreRefusedError, StoreUnavailableError
 
+DAMAGED = "it is damaged; restore a backup, or try sqlite3's .recover"
+
 _LOCKED = {"SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL"}
 _FULL = {"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"}
 _REFUSED = {
     "SQLITE_NOTADB": "it is not an SQLite database",
-    "SQLITE_CORRUPT": "it is damaged; restore a backup, or try sqlite3's .recover",
+    "SQLITE_CORRUPT": DAMAGED,
     "SQLITE_READONLY": "it is not writable",
     "SQLITE_PERM": "it is not writable",
     "SQLITE_CANTOPEN": "it cannot be opened",

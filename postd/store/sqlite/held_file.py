@@ -14,7 +14,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from postd.errors import StoreUnavailableError
@@ -79,6 +79,8 @@ class HeldFile:
     Attributes:
         path: its path when it was opened, with symlinks resolved, as SQLite does it for the names of the two files.
         file: a descriptor of it.
+        has_old_log: whether there was a write-ahead log beside it that no process used: they were killed. If another
+            file was put in the place of theirs, it does not belong to this one.
 
     Raises:
         StoreUnavailableError: it cannot be opened.
@@ -89,6 +91,10 @@ class HeldFile:
         self.file = _open_shared(path, os.O_RDWR)
         self._memory: SharedFile | None = None
         self._log: dict[str, Identity | None] = {}
+        self.has_old_log = False
+        with suppress(FileNotFoundError):
+            has_log = Path(f"{path}-wal").stat().st_size > 0
+            self.has_old_log = has_log and not self.file.is_locked(_SHARED.exclusive)
 
     def find_conflict(self) -> str:
         """Return why SQLite must not open the file now; empty: it may."""
@@ -132,6 +138,17 @@ class HeldFile:
         self._log = {name: identity_of(name) for name in (f"{self.path}-wal", f"{self.path}-shm")}
         self._memory = _open_shared(f"{self.path}-shm", os.O_RDONLY)
         self._memory.lock(_claim(self.file.identity).shared)
+
+    @contextmanager
+    def old_log_kept(self) -> Iterator[None]:
+        """Let SQLite close a file that is not used after all, without copying an old log into it."""
+        # SQLite does so only with an exclusive lock.
+        locked = self.has_old_log and self._memory is None and self.file.lock(_SHARED.shared)
+        try:
+            yield
+        finally:
+            if locked:
+                self.file.lock(_SHARED.free)
 
     def was_moved(self) -> bool:
         """Return whether the database is no longer at its path."""

@@ -336,6 +336,24 @@ def test_start_does_not_replace_a_file_whose_log_has_its_newest_posts(path: Path
     assert count_in(path) == 4
 
 
+def test_backup_beside_the_log_of_a_killed_process_is_refused_and_not_damaged(path: Path) -> None:
+    for name, posts in (("old", 400), ("backup", 300)):
+        make_store_file(path.with_name(name), posts)
+    path.with_name("old").rename(path)
+    log = Path(f"{path}-wal")
+    with other_program(path, "UPDATE post SET post = substr(post, 2)", "DELETE FROM post WHERE id % 3 = 0"):
+        kept = log.read_bytes()
+    path.with_name("backup").rename(path)
+    log.write_bytes(kept)
+    before = path.read_bytes()
+    with pytest.raises(StoreRefusedError, match=f"damaged.*remove {log}"):
+        SqliteStore(str(path), reactor=reactor).prepare()
+    assert (path.read_bytes(), log.read_bytes()) == (before, kept)
+    log.unlink()
+    SqliteStore(str(path), reactor=reactor).prepare()
+    assert count_in(path) == 300
+
+
 @ensureDeferred
 async def test_running_store_makes_no_tables_in_an_empty_file(path: Path, stores: list[SqliteStore]) -> None:
     """A backup that is copied to the path is empty for a moment."""
