@@ -87,7 +87,13 @@ class SqlitePosts(StorePart[SqliteDatabase]):
                 revision, tag = connection.execute(_SELECT_VERSION).fetchone()
                 self.database.replaced_texts.add(revision, tag, before)
 
-        await self._write(write, changes=_CHANGES)
+        try:
+            await self._write(write, changes=_CHANGES)
+        except (NoSuchPostError, PostChangedError):
+            raise
+        except BaseException:  # it may be executed nevertheless: a request is cancelled when its client disconnects
+            self.database.deleted_texts.remove_later()
+            raise
         self.database.deleted_texts.remove_later()
 
     async def list_changes(self, *, after: int, limit: int, since: int | None = None) -> list[Change | None]:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs, formatEvent
 
+from postd.errors import NoSuchPostError
 from postd.reactor import IReactor
 from postd.store.replaced_texts import TEXTS_MAX, ReplacedTexts, make_shared_memory
 from postd.store.sqlite import deleted_texts
@@ -139,6 +140,25 @@ def test_deleted_text_is_gone_from_the_memory_store(memory: Posts) -> None:
     assert b"deleted text" in open_content(name)
     memory.wait()
     assert b"deleted text" not in open_content(name)
+
+
+def test_text_is_gone_when_the_request_that_deletes_it_is_cancelled(posts: Posts, path: Path) -> None:
+    posts.write(posts.store.add_post("deleted text"))
+    posts.wait()  # what is planned at the start
+    deleting = Deferred.fromCoroutine(posts.store.delete_post(1))
+    deleting.cancel()
+    with pytest.raises(CancelledError):
+        result_of(deleting)
+    posts.wait(0)
+    posts.wait()
+    assert b"deleted text" not in content_of(path.parent)
+
+
+def test_refused_change_plans_nothing(posts: Posts) -> None:
+    posts.wait()
+    with pytest.raises(NoSuchPostError):
+        posts.write(posts.store.delete_post(1))
+    assert not [call for call in posts.clock.getDelayedCalls() if call.getTime() > posts.clock.seconds() + 5]
 
 
 def test_nothing_is_planned_after_the_last_write_of_a_stopped_store(path: Path) -> None:
