@@ -171,6 +171,15 @@ def largest_viewed(transport: Any) -> bytes | None:
     return max(viewed, key=len, default=None)
 
 
+def drop_buffer(transport: Any) -> None:
+    """Forget what the transport of a lost connection has not sent.
+
+    A transport and its protocol refer to each other: until the next garbage collection, it would stay in memory.
+    """
+    transport.dataBuffer, transport.offset = b"", 0
+    transport._tempDataBuffer, transport._tempDataLen = [], 0
+
+
 def buffer_only_write(transport: Any, data: bytes) -> None:
     """Do what `write` of a connected socket's transport does while it has nothing buffered, with at most 64 KiB.
 

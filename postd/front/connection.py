@@ -44,6 +44,7 @@ from twisted.python.failure import Failure
 from twisted.web.http_headers import Headers
 from zope.interface import implementer
 
+from postd.errors import ServerBusyError
 from postd.front.connection_states import OPEN, READING, TRANSITIONS, Event, State
 from postd.front.interface import Site
 from postd.front.request import HttpRequest
@@ -193,6 +194,9 @@ class HttpConnection(Protocol):
         """Called when the kernel has not accepted all output."""
         self._output_paused = True
         self._hold_output()
+        if self._stream_client is not None and not self._has_room():
+            # It was admitted before it had much to send; its client may resume later. Not now: it is being written to.
+            self._clock.callLater(0, self.abort)
         if self.state in OPEN:
             self._await_reading(self.site.limits.idle_s)
         if self._producer is not None:
@@ -256,6 +260,14 @@ class HttpConnection(Protocol):
         if own_bytes or viewed_bytes:
             memory = own_bytes, viewed, viewed_bytes
             self._held_output = self.site.memory.hold(self._client_network(), memory)
+
+    def _has_room(self) -> bool:
+        """Return whether the client holds no more memory than its share."""
+        try:
+            self.site.memory.require_room(self._client_network())
+        except ServerBusyError:
+            return False
+        return True
 
     def _free_output(self) -> None:
         if self._held_output is not None:

@@ -37,7 +37,14 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from postd.reactor import IReactor
-from postd.twisted_private import buffer_only_write, buffer_pieces, buffered_bytes, send_only_write, send_pieces
+from postd.twisted_private import (
+    buffer_only_write,
+    buffer_pieces,
+    buffered_bytes,
+    drop_buffer,
+    send_only_write,
+    send_pieces,
+)
 
 LONG_SENDS_PER_TURN = 8
 """How many connections with long output send in one turn: half a millisecond if each has 256 KiB of a list to send."""
@@ -233,6 +240,7 @@ class _PolledConnection(FileDescriptor):
         if not self.disconnected:
             self._poller.forget(self)
         super().connectionLost(reason)
+        drop_buffer(self)
 
     def write(self, data: bytes) -> None:
         left = self._at_once_left = self._at_once_left - len(data)

@@ -36,7 +36,10 @@ RECENT_MAX = 1000
 """Limit on cached encoded changes: some 300 KiB."""
 
 BATCH_MAX = 200
-"""Limit on the changes in one write: some 40 KiB of mostly ASCII text."""
+"""Limit on the changes in one write."""
+
+BATCH_MAX_BYTES = 32 * 1024
+"""Limit on one write, but for its last event: so much is kept for a subscriber that does not read."""
 
 WAKE_BATCH = 50
 """How many subscribers are woken in one turn of the reactor: a millisecond or two."""
@@ -146,11 +149,12 @@ class Events:
         it is the client's turn.
         """
         while resumed_at is not None or after != self._latest:
-            events: list[bytes] = []
-            while resumed_at is None and len(events) < BATCH_MAX and after + 1 in self._recent:
+            data = bytearray()
+            first = after
+            while resumed_at is None and _is_short(data, after - first) and after + 1 in self._recent:
                 after += 1
-                events.append(self._recent[after])
-            if not events:
+                data += self._recent[after]
+            if after == first:
                 try:
                     async with turn():
                         changes = await self._store.list_changes(after=after, limit=BATCH_MAX, since=resumed_at)
@@ -159,11 +163,13 @@ class Events:
                     return _encode_reset(latest), latest
                 if not changes:
                     break
-                after += len(changes)
-                events = [_encode(change) for change in changes]
-            data = b"".join(events)
+                for change in changes:
+                    after += 1
+                    data += _encode(change)
+                    if not _is_short(data):
+                        break
             if data:
-                return data, after
+                return bytes(data), after
             await deferLater(self.clock, 0)
         return b"", after
 
@@ -239,6 +245,11 @@ class Events:
                 one.callback(None)
         if len(waiting) > WAKE_BATCH:
             self.clock.callLater(0, self._wake_some, waiting[WAKE_BATCH:])
+
+
+def _is_short(data: bytearray, changes: int = 0) -> bool:
+    """Return whether one more change may be sent with some others."""
+    return changes < BATCH_MAX and len(data) < BATCH_MAX_BYTES
 
 
 def _decode_start(request: Request, latest: int) -> int | None:

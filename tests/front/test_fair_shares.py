@@ -22,7 +22,9 @@ BODY = b"x" * (4 * BUFFER_BYTES)
 
 
 class Views(Resource):
-    """`/body` is one long body, `/bodies` a new one each time, `/short` a short one, `/stream` an event stream."""
+    """`/body` is one long body, `/bodies` a new one each time, `/short` a short one, `/stream` an event stream, which
+    has an event as long as the body once `event` is called.
+    """
 
     isLeaf = True
 
@@ -30,6 +32,11 @@ class Views(Resource):
         super().__init__()
         self.shared = make_response(HTTPStatus.OK, TEXT, BODY, {})
         self.ended = 0
+        self._waiting: list[Deferred[None]] = []
+
+    def event(self) -> None:
+        for waiting in self._waiting:
+            waiting.callback(None)
 
     def render(self, request: Any) -> int:
         return respond(request, self._view(request))
@@ -47,6 +54,10 @@ class Views(Resource):
     async def _stream(self) -> AsyncGenerator[list[bytes]]:
         try:
             yield [b":\n\n"]
+            waiting: Deferred[None] = Deferred()
+            self._waiting.append(waiting)
+            await waiting
+            yield [BODY]
             await Deferred()
         finally:
             self.ended += 1
@@ -136,6 +147,19 @@ class StreamTests:
         assert status_of(server.ask("/short")) == 200
         others[0].protocol.connectionLost(GONE)
         assert status_of(server.ask("/stream", "192.0.2.3")) == 200
+
+    def test_streams_that_do_not_read_take_the_memory_of_their_client_only(
+        self, server: Server, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("postd.front.connection.unsent_memory", lambda transport: (transport.buffered, None, 0))
+        streams = [server.ask("/stream") for _ in range(9)]
+        assert [status_of(one) for one in streams] == [200] * 9
+        server.views.event()
+        server.clock.advance(0)
+        assert [one.connected for one in streams] == [True] * 2 + [False] * 7
+        assert server.views.ended == 7
+        assert server.site.memory.used_bytes < 3 * len(BODY)
+        assert status_of(server.ask("/bodies", "192.0.2.2")) == 200
 
     def test_stream_ends_with_the_input_of_its_client(self, server: Server) -> None:
         stream = server.ask("/stream")

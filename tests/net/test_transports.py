@@ -639,6 +639,16 @@ def test_nothing_is_sent_after_an_abort(one: Connection) -> None:
     assert one.client.recv(10) == b""
 
 
+def test_lost_connection_does_not_keep_its_output(one: Connection) -> None:
+    one.transport.writeSequence([b"x" * 10**7, b"y" * 10**7])
+    one.reactor.turn()
+    assert buffered_bytes(one.transport) > 10**6
+    one.transport.abortConnection()
+    one.reactor.turn()
+    assert one.reason() is ConnectionAborted
+    assert buffered_bytes(one.transport) == 0
+
+
 def test_nothing_is_sent_on_a_lost_connection(connect: Connect) -> None:
     connections = connect(), connect()
     for one in connections:

@@ -12,7 +12,7 @@ from twisted.internet.defer import Deferred
 from postd.errors import StoreUnavailableError
 from postd.model import Version
 from postd.store.interface import CHANGES_KEPT
-from postd.web.events import BATCH_MAX, HEARTBEAT_EVERY_S, POLL_EVERY_S
+from postd.web.events import BATCH_MAX, BATCH_MAX_BYTES, HEARTBEAT_EVERY_S, POLL_EVERY_S
 from tests.helpers import InMemoryApi, SlowTransport, connect
 from tests.web.clients import PASSWORD, basic
 from tests.web.test_posts import JSON, check_problem, post_body
@@ -288,6 +288,15 @@ class SlowSubscriberTests:
         assert held < 2 * 64 * 1024
         assert slow.wait() == events
         assert len(events) == 5 * BATCH_MAX
+
+    def test_little_is_buffered_of_long_texts(self, api: InMemoryApi) -> None:
+        slow, text = Subscriber(api), "\1" * 140
+        slow.read()
+        for _ in range(2 * BATCH_MAX):
+            api.add(text)
+        api.clock.advance(POLL_EVERY_S)
+        assert BATCH_MAX_BYTES < len(slow.transport.value()) < 2 * BATCH_MAX_BYTES
+        assert [event.number for event in slow.wait()] == [*range(1, 2 * BATCH_MAX + 1)]
 
     def test_subscriber_that_reads_nothing_times_out(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[limits]\nidle_time = "60s"\n')
