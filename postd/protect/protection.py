@@ -84,7 +84,7 @@ class Protection:
     """Protects resources of any `twisted.web.server.Site` with Basic, Digest, Bearer tokens, a form and other schemes.
 
     It is an asynchronous context manager. At its end, or when the reactor stops, it closes all connections, threads and
-    timers that it has started:
+    timers that it has started::
 
         async with Protection(reactor, users="users") as protection:
             site = Site(protection.protect(app.resource(), "digest", "basic"))
@@ -305,7 +305,7 @@ class Protection:
     ) -> None:
         """Change some arguments of a running `Protection`, and read the files of users and issuers again.
 
-        Sessions, nonces, failure counts and the keys of issuers stay, and so do all protected resources:
+        Sessions, nonces, failure counts and the keys of issuers stay, and so do all protected resources::
 
             await protection.reload(issuers=[issuer(url, audience="https://app.example")], failures=5)
 
@@ -370,7 +370,7 @@ class Protection:
     def required(
         self, *schemes: str | Scheme, users: Sequence[str] = (), read_scope: str = "", write_scope: str = ""
     ) -> Callable[[RouteT], RouteT]:
-        """Return a decorator that protects one route of a Klein application, as `protect` does a resource.
+        """Return a decorator that protects one route of a Klein application, as `protect` does a resource::
 
             @app.route("/staff")
             @protection.required("digest", users=["alice"])

@@ -25,7 +25,7 @@ def wsgi(
     """Return a resource that runs a WSGI application for authenticated clients, in the threads of the reactor.
 
     The environment has `REMOTE_USER`, the account (`Identity.account`), and `AUTH_TYPE`, the scheme; it does not have
-    the field `Authorization`.
+    the field `Authorization`::
 
         site = Site(wsgi(protection, flask_app, "digest", "basic"))
 
