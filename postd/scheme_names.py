@@ -1,6 +1,6 @@
-"""The authentication schemes of the server: their names in settings, and the class of each.
+"""The authentication schemes: their names in settings and in `postd.protect`, and the class of each.
 
-A further scheme is a subclass of `postd.protect.schemes.interface.Scheme`, and a line here.
+A further scheme of the server is a subclass of `postd.protect.schemes.interface.Scheme`, and a line here.
 """
 
 SCHEMES = {

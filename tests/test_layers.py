@@ -52,6 +52,7 @@ MAY_IMPORT = {
         "protect",
         "protocol",
         "reactor",
+        "scheme_names",
         "store",
         "twisted_private",
     },

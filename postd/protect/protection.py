@@ -67,14 +67,12 @@ from postd.protocol.digest import HASHES, check_realm
 from postd.protocol.host import check_host, check_origin, check_proxy
 from postd.protocol.password import normalize
 from postd.reactor import ServiceClock
+from postd.scheme_names import SCHEMES
 from postd.store.interface import LoginStore
 from postd.store.opening import open_login_store
 
 STORE_WAIT_MAX_S = 1.0
 """How long `start` waits for the store; after that, requests get 503 until it answers."""
-
-SCHEMES = ("digest", "bearer", "basic", "session")
-"""The names of the schemes that `protect` knows, in the order of their challenges."""
 RouteT = TypeVar("RouteT", bound=Callable[..., object])
 
 Users = str | os.PathLike[str] | ICredentialsChecker | None
@@ -202,9 +200,10 @@ class Protection:
         in_force = {"digest": isinstance(directory, UserDirectory), "bearer": bool(trusted)}
         if previous is not None:
             in_force["bearer"] |= any(isinstance(one, Bearer) and one not in self._own for one in previous.schemes)
-        known: list[Scheme] = [self._digest, Bearer(trusted), Basic(), self._form]
+        known: Sequence[Scheme] = (self._digest, Bearer(trusted), Basic(), self._form)
+        usable = {one.name: one for one in known if in_force.get(one.name, directory is not None)}
         return Authentication(
-            [*(one for one in known if in_force.get(one.name, directory is not None)), *self._own],
+            [*(usable[name] for name in SCHEMES if name in usable), *self._own],
             self._store,
             realm=self._realm,
             users=directory,
@@ -432,7 +431,7 @@ class Protection:
 
     def _check_scheme(self, scheme: str | Scheme) -> None:
         """Check that a scheme can be used; put one of the application's own in force."""
-        if not isinstance(scheme, Scheme) and scheme not in SCHEMES:
+        if not isinstance(scheme, Scheme) and scheme not in [*SCHEMES]:  # which may not be hashable
             raise ValueError(f"schemes: {scheme!r} is none of {', '.join(SCHEMES)}")
         name = scheme.name if isinstance(scheme, Scheme) else scheme
         if (isinstance(scheme, str) or scheme.uses_accounts) and name not in self._in_force():
