@@ -11,6 +11,7 @@ import pytest
 import treq
 from klein import Klein
 from pytest_twisted import ensureDeferred
+from twisted.web.http_headers import Headers
 from twisted.web.resource import Resource
 from twisted.web.server import Site
 
@@ -120,7 +121,7 @@ async def test_further_scheme_protects_a_klein_application(tmp_path: Path) -> No
         url = f"http://127.0.0.1:{port.getHost().port}"
 
         async def ask(path: str, **fields: str) -> tuple[int, str, list[str] | None]:
-            headers = {name.replace("_", "-"): value for name, value in fields.items()}
+            headers = Headers({name.replace("_", "-"): [value] for name, value in fields.items()})
             answer = await treq.get(f"{url}{path}/", headers=headers, persistent=False)
             return answer.code, await answer.text(), answer.headers.getRawHeaders("WWW-Authenticate")
 
