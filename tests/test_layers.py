@@ -121,7 +121,7 @@ ONLY_MODULES = {
     ("web", "store"): {"postd.store.interface"},
     ("testing", "auth"): {"postd.auth.user_file"},
     ("testing", "daemon"): {"postd.daemon.server"},
-    ("testing", "protect"): {"postd.protect", "postd.protect.issuers"},
+    ("testing", "protect"): {"postd.protect"},
     ("cli", "protect"): {"postd.protect.schemes.interface"},
     ("cli", "daemon"): {"postd.daemon.log", "postd.daemon.schemes", "postd.daemon.settings_checks"},
 }

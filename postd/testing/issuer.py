@@ -8,8 +8,7 @@ from joserfc import jwt
 from joserfc.jwk import ECKey
 from twisted.web.resource import Resource
 
-from postd.protect import issuer
-from postd.protect.issuers import TrustedIssuer
+from postd.protect import TrustedIssuer, issuer
 from postd.testing.serving import Server
 
 LIFETIME_S = 600
