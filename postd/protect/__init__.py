@@ -39,7 +39,9 @@ __all__ = [
 
 
 def identity(request: Any) -> Identity | None:
-    """Return the authenticated client of a request; None if no guard protects the resource.
+    """Return the authenticated client of a request; None if no guard protects the resource::
+
+        f"Hello {identity(request).name}"
 
     Args:
         request: the `twisted.web.server.Request` that the resource or the Klein view received.

@@ -89,7 +89,9 @@ def issuer(  # noqa: PLR0913 - the keys of a table
     client_id: str = "",
     client_secret_file: str = "",
 ) -> TrustedIssuer:
-    """Return an issuer of access tokens for `Protection(issuers=[...])`.
+    """Return an issuer of access tokens::
+
+        Protection(reactor, issuers=[issuer("https://idp.example", audience="https://app.example")])
 
     Args:
         url: the issuer identifier: the exact value of `iss` in its tokens (RFC 8414 §2).

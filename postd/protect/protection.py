@@ -348,7 +348,9 @@ class Protection:
     ) -> IResource:
         """Return a resource that requires authentication for `resource` and all its children.
 
-        Successful responses get `Cache-Control: private`, unless the resource sets that field.
+        Successful responses get `Cache-Control: private`, unless the resource sets that field::
+
+            root.putChild(b"staff", protection.protect(staff, "digest", "bearer", users=["alice"]))
 
         Args:
             resource: the resource to protect. `postd.protect.identity` returns the client of a request.
@@ -456,7 +458,9 @@ class Protection:
                 self._log.warn("user file: {problem}", problem=problem)
 
     def pages(self, after: str = "/") -> IResource:
-        """Return the sign-in form, with `login` and `logout` as children, to mount at the path `sign_in`.
+        """Return the sign-in form, with `login` and `logout` as children, to mount at the path `sign_in`::
+
+            root.putChild(b"sign-in", protection.pages(after="/app/"))
 
         Args:
             after: the path of the page to redirect to after a login.
@@ -472,7 +476,9 @@ class Protection:
     def metadata(self) -> IResource:
         """Return the metadata of the resource server (RFC 9728), for `/.well-known/oauth-protected-resource`.
 
-        After this call, Bearer challenges name the URL of the metadata.
+        After this call, Bearer challenges name the URL of the metadata::
+
+            well_known.putChild(b"oauth-protected-resource", protection.metadata())
 
         Raises:
             ValueError: there are no issuers.
