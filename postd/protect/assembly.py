@@ -84,6 +84,7 @@ class Authentication:
     ) -> None:
         self._limits, self._users_changed, self._places = limits, users_changed, places or {}
         self._previous = previous if previous is not None and previous.running else None
+        self._replaced: dict[str, Background] = {}  # its fetches may still run
         if previous is None:
             self.threads = threads or HashThreads(reactor)
             self.verifier = PasswordVerifier(self.threads, now=clock.seconds)
@@ -151,9 +152,9 @@ class Authentication:
             self.context.throttle.set_limits(**asdict(self._limits))
             self._register_checkers()
             self._upkeep.watch_users()
-        before = dict(previous.background) if previous is not None else {}
+            self._replaced = dict(previous.background)
         for name, background in self.background:
-            background.start(before.get(name))
+            background.start(self._replaced.get(name))
         self._users_changed()
         self._upkeep.start()
 
@@ -164,7 +165,7 @@ class Authentication:
     def stop(self) -> None:
         """Stop the work of this object. Logins that wait end with `end_waits`."""
         self.retire()
-        for _, background in self.background:
+        for background in (*self._replaced.values(), *(one for _, one in self.background)):
             background.stop()
         self.threads.stop()
 

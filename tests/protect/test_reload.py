@@ -17,8 +17,9 @@ from postd.protect.schemes.digest import Digest
 from postd.protect.schemes.form import Form
 from postd.reactor import IReactor
 from tests.helpers import result_of
-from tests.protect.test_protection import AUDIENCE, ISSUER, STOCK, Program, bearer, digest, log_in
+from tests.protect.test_protection import AUDIENCE, ISSUER, STOCK, Program, bearer, digest, log_in, waits
 from tests.web.clients import PASSWORD, account, basic
+from tests.web.wire import begin
 
 OTHER = "https://other.example"
 
@@ -90,6 +91,18 @@ def test_issuers_are_those_of_the_last_reload(make: Callable[..., Program]) -> N
     assert OTHER.encode() in program.get("/metadata").body
     reload(program, issuers=[])
     assert program.get("/bearer", bearer("x.y.z")).status == 401
+
+
+def test_stop_ends_requests_that_wait_for_an_issuer_of_before(make: Callable[..., Program]) -> None:
+    endpoint = f"{ISSUER}/introspect"
+    program = make(issuers=[issuer(ISSUER, audience=AUDIENCE, introspection_endpoint=endpoint)])
+    program.mount("bearer", "bearer")
+    waiting = begin(program, "GET", "/bearer", headers=bearer("opaque"))
+    reload(program, issuers=[issuer(OTHER, audience=AUDIENCE)])
+    assert not waiting.has_begun
+    program.stop()
+    assert waiting.response().status == 503
+    assert not waits(program)
 
 
 def test_limits_hold_for_failures_counted_before(make: Callable[..., Program]) -> None:
