@@ -1,6 +1,6 @@
 """The pages of authentication schemes as resources, which a site or an application mounts."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from twisted.web.resource import Resource
@@ -26,13 +26,6 @@ class Page(ViewResource):
         self.views = views
         self._clients = clients
         self.below = below
-
-    def routes(self, path: str) -> Iterator[tuple[str, str]]:
-        """Yield method and path of each view, for the page at a path; a variable is in braces."""
-        for method in self.views:
-            yield method.decode("ascii"), path
-            if self.below:
-                yield method.decode("ascii"), f"{path}/{{path}}"
 
     async def _respond(self, request: Request) -> Response | StreamedResponse | None:
         self._clients.refuse_other_hosts(request)

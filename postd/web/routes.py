@@ -3,12 +3,12 @@
 | path | served by | behind |
 |---|---|---|
 | `/post`, and all below | `posts.PostApi` | `[api]`: the read rule for GET and HEAD, the write rule for the rest |
-| `/`, `/login`, `/logout` | `postd.protect.login` | |
+| `/`, `/login`, `/logout` | `scheme_pages.SchemePages`, with the views of `postd.protect.login` | |
 | `/home` | `name_pages.Home` | a session |
 | `/board`, `/board/<id>`, `/board/<id>/delete` | `board.views.Board`, if "session" is in the read rule | a session |
 | the path of a `[[page]]`, and all below | `folder.Folder` or `name_pages.show_name` | its rule |
 | the path of a `[[page]]` with `forward` | `forward_auth.admit` | `forward_auth.ForwardAuth`, by its rule |
-| `/.well-known/oauth-protected-resource`, and below | `postd.protect.bearer`, if there are issuers | |
+| `/.well-known/oauth-protected-resource`, and below | `SchemePages`, with those of `postd.protect.bearer` | |
 | `/openapi.json`, `/docs` | `openapi.docs.Docs` | |
 | anything else | 404 | |
 """
@@ -31,6 +31,7 @@ from postd.web.forward_auth import ForwardAuth, admit
 from postd.web.name_pages import Home, show_name
 from postd.web.posts import PostApi
 from postd.web.routing import Middleware, Router
+from postd.web.scheme_pages import SchemePages
 
 
 class ProtectedPage(Struct, frozen=True):
@@ -98,15 +99,14 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
         shown = _view_of_folder(page.files) if page.files else show_name
         router.add_page(page.path, shown, guard_by(page.schemes, resource, page.users))
     work = FairTurns(events.clock)
-    documented, of_schemes = [PostApi.app], list[tuple[str, str]]()
+    scheme_pages = SchemePages(authentication.make_pages(protected))
+    documented = [PostApi.app, scheme_pages.app]
     has_board = "session" in read
     home = Home(realm, has_board)
     router.add_page("/home", home.show, guard_by(["session"], ProtectedResource(clients)))
     api = PostApi(store, events, work, now=now, private="open" not in read)
     router.add(api, read=guard_by(read, api_resource), write=guard_by(write, api_resource))
-    for path, shown_page in authentication.make_pages(protected).items():
-        router.add_page(f"/{path}", shown_page.view, None)
-        of_schemes += shown_page.routes(f"/{path}")
+    router.add(scheme_pages)
     if has_board:
         to_write = (one.description for one in authentication.schemes if one.name in write)
         scheme = None if "open" in write else next(to_write, None)
@@ -121,7 +121,6 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
 
         return Docs(
             documented,
-            of_schemes,
             {scheme.name: scheme.description for scheme in authentication.schemes},
             read=read,
             write=write,

@@ -13,7 +13,7 @@ from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, JSON, PAGE_HEADERS, Response
 from postd.web.lists.compression import VARY, NegotiatedText
-from postd.web.openapi.document import Route, Schemes, find_routes, make_document
+from postd.web.openapi.document import Schemes, find_routes, make_document
 from postd.web.openapi.page import DOCS_POLICY, make_docs_page
 from postd.web.routing import Application
 from postd.web.samples import ORIGIN
@@ -23,7 +23,7 @@ ORIGINS_MAX = 8
 
 
 class Docs:
-    """The OpenAPI document and the page made from it; `applications` are those beside this one, `routes` all others.
+    """The OpenAPI document and the page made from it; `applications` are those beside this one.
 
     Both are made when they are first requested. The page shows the server's origin as the client sees it.
     """
@@ -33,7 +33,6 @@ class Docs:
     def __init__(  # noqa: PLR0913 - all but three by name
         self,
         applications: Sequence[Klein],
-        routes: Sequence[Route],
         schemes: Schemes,
         *,
         read: Collection[str],
@@ -42,7 +41,7 @@ class Docs:
         site_name: str,
         work: FairTurns,
     ) -> None:
-        self._applications, self._routes = (*applications, self.app), routes
+        self._applications = *applications, self.app
         self._schemes = schemes
         self._read, self._write = read, write
         self._clients = clients
@@ -63,7 +62,7 @@ class Docs:
     @cached_property
     def _document(self) -> Mapping[str, Any]:
         routes = {route for application in self._applications for route in find_routes(application)}
-        return make_document(routes.union(self._routes), self._schemes, read=self._read, write=self._write)
+        return make_document(routes, self._schemes, read=self._read, write=self._write)
 
     @cached_property
     def _text(self) -> NegotiatedText:
