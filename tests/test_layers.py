@@ -3,10 +3,9 @@
 import ast
 import pkgutil
 import re
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 from docs.drawings import FLOORS
 from docs.drawings import WITHOUT_TWISTED as DRAWN_WITHOUT_TWISTED
@@ -133,6 +132,7 @@ WITHOUT_TWISTED = ("__init__", "defaults", "errors", "linux", "model", "protocol
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
+@cache
 def imported(file: Path) -> set[str]:
     names = set()
     for node in ast.walk(ast.parse(file.read_text())):
@@ -147,28 +147,39 @@ def package_of(file: Path) -> str:
     return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+def name_of(file: Path) -> str:
+    return str(file.relative_to(PACKAGE))
+
+
+def importers_of(files: list[Path], *prefixes: str) -> list[str]:
+    """Return which files import a name that begins so."""
+    return [name_of(file) for file in files if any(name.startswith(prefixes) for name in imported(file))]
+
+
 def packages_of(names: set[str]) -> set[str]:
     """Return the packages of postd, or modules beside them, that are among imported names."""
     return {[*name.split("."), "__init__"][1] for name in names if name.split(".")[0] == "postd"}
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(PACKAGE)))
-def test_package_imports_only_the_packages_below_it(file: Path) -> None:
-    package, names = package_of(file), imported(file)
-    assert packages_of(names) <= MAY_IMPORT[package]
-    for (importer, other), modules in ONLY_MODULES.items():
-        if importer == package:
-            assert {name for name in names if name.startswith(f"postd.{other}")} <= modules
+def test_packages_import_only_the_packages_below_them() -> None:
+    wrong = []
+    for file in FILES:
+        package, names = package_of(file), imported(file)
+        wrong += [(name_of(file), other) for other in sorted(packages_of(names) - MAY_IMPORT[package])]
+        for (importer, other), modules in ONLY_MODULES.items():
+            if importer == package:
+                found = {name for name in names if name.startswith(f"postd.{other}")}
+                wrong += [(name_of(file), name) for name in sorted(found - modules)]
+    assert wrong == []
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if package_of(file) in WITHOUT_TWISTED], ids=str)
-def test_package_without_twisted_imports_no_twisted(file: Path) -> None:
-    assert not any(name.startswith(("twisted", "klein")) for name in imported(file))
+def test_packages_without_twisted_import_no_twisted() -> None:
+    files = [file for file in FILES if package_of(file) in WITHOUT_TWISTED]
+    assert importers_of(files, "twisted", "klein") == []
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if package_of(file) == "auth"], ids=str)
-def test_authentication_imports_no_http(file: Path) -> None:
-    assert not any(name.startswith(("treq", "twisted.web")) for name in imported(file))
+def test_authentication_imports_no_http() -> None:
+    assert importers_of([file for file in FILES if package_of(file) == "auth"], "treq", "twisted.web") == []
 
 
 def test_table_has_no_import_too_many() -> None:
@@ -211,5 +222,5 @@ def test_docstrings_cite_names_that_exist() -> None:
             try:
                 pkgutil.resolve_name(cited)
             except (AttributeError, ImportError):
-                missing.append((str(file.relative_to(PACKAGE)), cited))
+                missing.append((name_of(file), cited))
     assert missing == []
