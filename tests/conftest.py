@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from tests.helpers import IS_THOROUGH, NOT_ROOT, PATIENCE_S, InMemoryApi, make_certificate, make_socket_folder
 from tests.redis_server import NO_SERVER, REMEDY, find_redis_server
 
-# Tests measure no time, nor do Hypothesis's examples (by default, 200 ms at most). All examples of a test share its
+# Hypothesis would limit the time of an example (by default, 200 ms). All examples of a test share its
 # fixtures: an API that has answered one must answer the next.
 settings.register_profile(
     "postd",

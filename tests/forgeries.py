@@ -1,4 +1,4 @@
-"""Tokens that nobody should accept, and some that look odd and are good.
+"""Tokens that must be refused, and unusual ones that must be accepted.
 
 Each is a trick that some server or library has fallen for, or a mistake of a provider; RFC 8725 has most of them. All
 are made from a mint's keys at run time: `make_keys` has the key set that they need. They carry `SECRETS`, which no log
@@ -34,12 +34,12 @@ Made = Iterator[tuple[str, str | bytes]]
 
 
 class Forgery(Struct, frozen=True):
-    """A token, and what answers it: 401 with `invalid_token`, unless it is told otherwise.
+    """A token and its response: 401 with `invalid_token`, unless another status is given.
 
     Args:
         token: as it follows `Bearer` and a space.
         status: of the answer.
-        expired: whether that is the one thing wrong with it, which its owner may be told.
+        expired: whether it is only expired, which the response may say.
     """
 
     token: bytes
@@ -58,9 +58,9 @@ def make_keys() -> list[Key]:
         Key.make("ES384", "es384"),
         Key.make("RS256", "weak", bits=1024),
         Key.make("HS256", "oct"),
-        Key.make("RS256", "enc", told={"use": "enc", "alg": ABSENT}),
-        Key.make("RS256", "encrypt-only", told={"use": ABSENT, "alg": ABSENT, "key_ops": ["encrypt", "wrapKey"]}),
-        Key.make("RS256", "oaep", told={"use": ABSENT, "alg": "RSA-OAEP"}),
+        Key.make("RS256", "enc", changes={"use": "enc", "alg": ABSENT}),
+        Key.make("RS256", "encrypt-only", changes={"use": ABSENT, "alg": ABSENT, "key_ops": ["encrypt", "wrapKey"]}),
+        Key.make("RS256", "oaep", changes={"use": ABSENT, "alg": "RSA-OAEP"}),
     ]
 
 
@@ -105,13 +105,13 @@ class Forger:
     def __init__(self, mint: Mint) -> None:
         self._mint = mint
         self._rsa, self._pss, self._ec, self._ed = (mint.key(kid) for kid in ("rsa", "pss", "ec", "ed-1"))
-        self._stranger = Key.make("RS256", "rsa")
+        self._foreign = Key.make("RS256", "rsa")
         self._now = int(mint.now())
 
     def token(self, key: Key | None = None, header: Mapping[str, Any] | None = None, **claims: Any) -> str:
         """Make what would be a good token, but for the changes."""
-        told = {"sub": FORGED_SUB, "email": FORGED_EMAIL, "scope": SCOPE}
-        return self._mint.token(key, header, **{**told, **claims})
+        usual = {"sub": FORGED_SUB, "email": FORGED_EMAIL, "scope": SCOPE}
+        return self._mint.token(key, header, **{**usual, **claims})
 
     def _raw(self, header: Any = None, claims: Any = None, *, key: Key | None = None, alg: str | None = None) -> str:
         """Make a token of parts that may be anything, signed as it should be."""
@@ -157,7 +157,7 @@ class Forger:
         signed = self.token(self._pss).rpartition(".")[0]
         yield "PS256 signature of zero bytes", f"{signed}.{b64(bytes(256))}"
         yield "PS256 signature empty", f"{signed}."
-        yield "signed by a stranger with our kid", self.token(self._stranger)
+        yield "signed by another key with our kid", self.token(self._foreign)
 
     def _elliptic(self) -> Made:
         signed, _, signature = self.token(self._ec).rpartition(".")
@@ -220,23 +220,23 @@ class Forger:
         for alg in ("RS384", "RS512"):
             yield f"{alg}, which is not accepted, rightly signed", self._confused(self._rsa, alg, alg)
         yield "ES384, which is not accepted, rightly signed", self.token(self._mint.key("es384"))
-        yield "RS256 told, PS256 made", self._confused(self._rsa, "RS256", "PS256")
-        yield "PS256 told, RS256 made", self._confused(self._rsa, "PS256", "RS256")
+        yield "RS256 named, PS256 made", self._confused(self._rsa, "RS256", "PS256")
+        yield "PS256 named, RS256 made", self._confused(self._rsa, "PS256", "RS256")
         yield "PS256 with a key for RS256", self._confused(self._rsa, "PS256", "PS256")
         yield "RS256 with a key for PS256", self._confused(self._pss, "RS256", "RS256")
-        yield "RS256 told, kid of the EC key", self.token(None, {"kid": "ec"})
-        yield "ES256 told, kid of the RSA key", self.token(self._ec, {"kid": "rsa"})
-        yield "ES256 told, made with ES384", self.token(self._mint.key("es384"), {"alg": "ES256"})
-        yield "EdDSA told, kid of the RSA key", self.token(self._ed, {"kid": "rsa"})
+        yield "RS256 named, kid of the EC key", self.token(None, {"kid": "ec"})
+        yield "ES256 named, kid of the RSA key", self.token(self._ec, {"kid": "rsa"})
+        yield "ES256 named, made with ES384", self.token(self._mint.key("es384"), {"alg": "ES256"})
+        yield "EdDSA named, kid of the RSA key", self.token(self._ed, {"kid": "rsa"})
 
-    def _confused(self, key: Key, told: str, made: str) -> str:
-        return self._raw(self._mint.header(key, alg=told), key=key, alg=made)
+    def _confused(self, key: Key, named: str, made: str) -> str:
+        return self._raw(self._mint.header(key, alg=named), key=key, alg=made)
 
     def keys(self) -> Made:
-        """Keys that a token brings itself, or names (RFC 8725 §3.10). `example` is nobody's domain (RFC 2606)."""
+        """Keys that a token brings itself, or names (RFC 8725 §3.10). `example` is reserved (RFC 2606)."""
         brought = Key.make("RS256", "brought")
-        embedded = self._stranger.jwk()
-        chain = [base64.b64encode(make_x5c(self._stranger)).decode()]
+        embedded = self._foreign.jwk()
+        chain = [base64.b64encode(make_x5c(self._foreign)).decode()]
         url = "https://keys.forged.example/jwks"
         brings: dict[str, dict[str, Any]] = {
             "jwk": {"jwk": embedded},
@@ -250,8 +250,8 @@ class Forger:
             "x5c, kid absent": {"x5c": chain, "kid": ABSENT},
         }
         for name, members in brings.items():
-            yield f"signed by a stranger, {name}", self.token(self._stranger, members)
-        yield "signed by a stranger, jwk, kid of its own", self.token(brought, {"jwk": brought.jwk()})
+            yield f"signed by another key, {name}", self.token(self._foreign, members)
+        yield "signed by another key, jwk, kid of its own", self.token(brought, {"jwk": brought.jwk()})
 
     def unusable_keys(self) -> Made:
         for key in map(self._mint.key, UNUSABLE):
@@ -456,10 +456,10 @@ class Forger:
         for name, value in proofs.items():
             yield f"bound to a key of its owner, cnf {name}", self.token(cnf=value)
         for typ in ("JWT", ABSENT):
-            told = "absent" if typ is ABSENT else typ
+            shown = "absent" if typ is ABSENT else typ
             for name in ("nonce", "at_hash"):
                 claim = {name: "n-0S6_WzA2Mj"}
-                yield f"an ID token, {name}, typ {told}", self.token(None, {"typ": typ}, scope=ABSENT, **claim)
+                yield f"an ID token, {name}, typ {shown}", self.token(None, {"typ": typ}, scope=ABSENT, **claim)
         ill = {
             "a number": 17,
             "an object": {"posts:read": True},
@@ -470,7 +470,7 @@ class Forger:
             yield f"scope {name}", self.token(scope=value)
             yield f"scp {name}", self.token(scope=ABSENT, scp=value)
         yield "scope twice", self._raw(claims=self._json(scope='"", "scope": "posts:read posts:write"'))
-        yield "NaN in a claim that nobody reads", self._raw(claims=self._json(score="NaN"))
+        yield "NaN in an unused claim", self._raw(claims=self._json(score="NaN"))
 
     def parts(self) -> Made:
         good = self.token()
@@ -513,7 +513,7 @@ class Forger:
         return jwe.encrypt_compact(header, content, key, algorithms=["RSA-OAEP-256", "A128GCM"])
 
     def spellings(self) -> Made:
-        """Base64 that is not canonical: other texts for the same token, so that none can be told by its text."""
+        """Base64 that is not canonical: other texts for the same token, which its text would not identify."""
         header, claims, signature = self.token().split(".")
         loose_header, loose_claims = (
             next(text for text in (b64(part + b" " * size) for size in range(3)) if len(text) % 4)
@@ -571,7 +571,7 @@ class Forger:
                 )
         yield "header deeply nested", self._raw(f'{header[:-1]}, "x": {"[" * 2000}{"]" * 2000}}}'.encode())
         yield "header with 5000 digits", self._raw(f'{header[:-1]}, "x": {"9" * 5000}}}'.encode())
-        yield "payload with 5000 digits in a claim that nobody reads", self._raw(claims=self._json(x="9" * 5000))
+        yield "payload with 5000 digits in an unused claim", self._raw(claims=self._json(x="9" * 5000))
         yield "payload in UTF-16", self._raw(claims=whole.encode("utf-16"))
         yield "payload in UTF-32", self._raw(claims=whole.encode("utf-32-le"))
         yield "payload not UTF-8", self._raw(claims=whole.replace(FORGED_SUB, "\xe9").encode("latin-1"))
@@ -589,7 +589,7 @@ class Forger:
 
 
 def _with_trailing_bits(part: str) -> str:
-    """Set a bit that belongs to no byte: the text decodes to the same bytes, where nobody looks."""
+    """Set a bit that belongs to no byte: a lenient decoder returns the same bytes."""
     assert len(part) % 4, part
     alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
     return part[:-1] + alphabet[alphabet.index(part[-1]) | 1]
@@ -613,7 +613,7 @@ def make_good_tokens(mint: Mint) -> dict[str, str]:
     def token(kid: str = "rsa", header: Mapping[str, Any] | None = None, **claims: Any) -> str:
         return mint.token(mint.key(kid), header, **{"scope": SCOPE, **claims})
 
-    stranger = Key.make("RS256")
+    foreign = Key.make("RS256")
     chain = [base64.b64encode(make_x5c(mint.key("rsa"), size=1000)).decode()]
     made = {f"signed with {kid}": token(kid) for kid in ("rsa", "pss", "ec", "ed-1", "ed-2")}
     made |= {f"typ {typ}": token(header={"typ": typ}) for typ in ("at+jwt", "JWT", "jwt", "AT+JWT")}
@@ -642,9 +642,9 @@ def make_good_tokens(mint: Mint) -> dict[str, str]:
         "at_hash, and a scope": token(header={"typ": ABSENT}, at_hash="MTIzNDU2Nzg5MDEyMzQ1Ng"),
         "sub of all scripts": token(sub="Jürgen 世界 🙂"),
         "sub of a client": token(sub="aBcD1234@clients", azp="aBcD1234"),
-        "header with members that nobody knows": token(header={"x": {"y": [1, None]}, "x5t": "abc", "cty": "json"}),
-        "header with jwk and jku of a stranger, signed by us": token(
-            header={"jwk": stranger.jwk(), "jku": "https://keys.forged.example/jwks"}
+        "header with unknown members": token(header={"x": {"y": [1, None]}, "x5t": "abc", "cty": "json"}),
+        "header with jwk and jku of another key, signed by ours": token(
+            header={"jwk": foreign.jwk(), "jku": "https://keys.forged.example/jwks"}
         ),
         "header with a certificate": token(header={"x5c": chain}),
         "header with escapes": make_token(
@@ -655,7 +655,7 @@ def make_good_tokens(mint: Mint) -> dict[str, str]:
             json.dumps(mint.claims(scope=SCOPE), indent="\t").encode(),
             mint.keys[0],
         ),
-        "claims that nobody reads": token(realm_access={"roles": ["x"] * 20}, huge=10**400, small=1e-300, none=None),
+        "unused claims": token(realm_access={"roles": ["x"] * 20}, huge=10**400, small=1e-300, none=None),
     }
     room = AUTHORIZATION_MAX_BYTES - len("Bearer ") - len(token(pad=""))
     made["as long as may be"] = token(pad="x" * (room * 3 // 4 - 3))

@@ -1,4 +1,4 @@
-"""A provider of access tokens: it does what real ones do and, when told to, what none of them would.
+"""A provider of access tokens: it behaves as real ones do and, where a test sets it so, as none of them does.
 
 `Key` and `Mint` make tokens, well-formed or not, without any network; `Issuer` is a `Mint` that serves what goes with
 them. Signatures are cryptography's alone: joserfc is what postd reads tokens with, it is not to agree with itself.
@@ -56,16 +56,16 @@ class Key(Struct, frozen=True):
         alg: how it signs.
         kid: its name.
         private: one of cryptography's, or the bytes of a shared secret.
-        told: what a key set says of it otherwise.
+        changes: members of the key set that differ from those of a usual key.
     """
 
     alg: str
     kid: str
     private: Any
-    told: Mapping[str, Any] = {}
+    changes: Mapping[str, Any] = {}
 
     @classmethod
-    def make(cls, alg: str, kid: str = "", *, bits: int = 2048, told: Mapping[str, Any] | None = None) -> Self:
+    def make(cls, alg: str, kid: str = "", *, bits: int = 2048, changes: Mapping[str, Any] | None = None) -> Self:
         """Make a key for an algorithm; its `kid` is the algorithm's name unless it is given."""
         kind = alg[:2]
         private: Any = secrets.token_bytes(32)
@@ -75,10 +75,10 @@ class Key(Struct, frozen=True):
             private = ec.generate_private_key(_CURVES[alg])
         elif kind == "Ed":
             private = ed25519.Ed25519PrivateKey.generate()
-        return cls(alg, kid or alg, private, told or {})
+        return cls(alg, kid or alg, private, changes or {})
 
     def sign(self, data: bytes, alg: str | None = None) -> bytes:
-        """Sign as an algorithm has it (RFC 7518 §3), the key's own unless told otherwise."""
+        """Sign as an algorithm has it (RFC 7518 §3), the key's own unless another is given."""
         alg = alg or self.alg
         hashed: Any = _HASHES.get(alg[2:])
         if alg.startswith("HS"):
@@ -104,7 +104,7 @@ class Key(Struct, frozen=True):
 
     def jwk(self, **changes: Any) -> dict[str, Any]:
         """Return what a key set says of it (RFC 7517 §4); of a shared secret, that is the secret."""
-        return _without_absent({**self._names(), **self._numbers(), **self.told, **changes})
+        return _without_absent({**self._names(), **self._numbers(), **self.changes, **changes})
 
     def _names(self) -> dict[str, str]:
         return {"kid": self.kid, "alg": self.alg, "use": "sig"}
@@ -304,7 +304,7 @@ class Issuer(Mint):
         host: str = "127.0.0.1",
     ) -> None:
         self._certificate = certificate
-        # Bound and not listening: connections are refused, and nobody else is given the port while the issuer is down.
+        # Bound and not listening: connections are refused, and no other process gets the port while the issuer is down.
         self._held = _hold_port(host)
         self._address: tuple[str, int] = self._held.getsockname()
         self.origin = f"{'https' if certificate else 'http'}://{host}:{self._address[1]}"
@@ -356,7 +356,7 @@ class Issuer(Mint):
         """Wait until there were more than so many requests for a path."""
         deadline = time.monotonic() + WAIT_MAX_S
         while self.count(path) <= after:
-            assert time.monotonic() < deadline, f"nobody asked for {path}"
+            assert time.monotonic() < deadline, f"no request for {path}"
             time.sleep(0.01)
 
     def reply_to(self, asked: Asked) -> Reply:

@@ -5,7 +5,7 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.cases import each
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
@@ -81,10 +81,9 @@ def dead_links(page: Path) -> Iterator[str]:
             yield link
 
 
-@pytest.mark.parametrize(
+@each(
     "page",
     [page for folder in (".", "bench", "etc", "changelog.d") for page in (ROOT / folder).glob("*.md")],
-    ids=lambda page: str(page.relative_to(ROOT)),
 )
 def test_links_of_markdown_files_lead_to_files_and_headings(page: Path) -> None:
     """Links of pages of docs/ are checked by Sphinx."""
@@ -105,14 +104,14 @@ def test_changelog_fragments_have_a_kind() -> None:
     assert [name for name in names if not re.fullmatch(rf"\+[a-z0-9-]+\.({'|'.join(kinds)})\.md", name)] == []
 
 
-@pytest.mark.parametrize("page", ["docs/explanation/architecture.md", "CONTRIBUTING.md"])
+@each("page", ["docs/explanation/architecture.md", "CONTRIBUTING.md"])
 def test_modules_that_a_page_names_exist(page: str) -> None:
     named = set(re.findall(r"`(?:postd/)?(\w+(?:/\w+)+\.py)`", (ROOT / page).read_text("utf-8")))
     assert len(named) > 10
     assert [name for name in sorted(named) if not any((root / name).exists() for root in (ROOT / "postd", ROOT))] == []
 
 
-@pytest.mark.parametrize("cited", ["contract" + " ", "auth" + ".md"])
+@each("cited", ["contract" + " ", "auth" + ".md"])
 def test_no_code_cites_papers_outside_the_repository(cited: str) -> None:
     number = re.compile(re.escape(cited) + (r"[0-9]" if cited.endswith(" ") else ""))
     found = [

@@ -1,24 +1,20 @@
 """The CPU time for input of a peer grows linearly with its length (reference: Safe by default).
 
 Each parser and pattern that sees bytes of a peer gets a family of inputs: a character repeated, two that alternate,
-after prefixes that are valid, and with a suffix that is not. The CPU time of n bytes is compared with that of n/2, and
-with that of harmless text of the same length. Times below `NOTICEABLE_S` pass: they are too short to compare.
+after prefixes that are valid, and with a suffix that is not.
 """
 
-import gc
 import importlib
 import itertools
 import json
 import pkgutil
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import pytest
-from msgspec import Struct
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransport
 from twisted.logger import LogEvent
@@ -45,22 +41,13 @@ from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.protocol.jwk import KeySetError, decode_key_set
 from postd.protocol.jwt import TokenError, decode_jwt
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize
+from tests.cases import each
 from tests.helpers import IS_THOROUGH, InMemoryApi
 from tests.issuer import Key, Prover, b64
+from tests.linear import HARMLESS_MAX, Input, check_linear, quietly
 from tests.web.clients import Proof, basic, make_api
 from tests.web.wire import FORM, Exchange
 from tests.web.wire import begin as ask
-
-NOTICEABLE_S = 0.002
-RATIO_MAX = 3.0
-"""The time of n bytes divided by that of n/2: 2 if it is linear, 4 if it is quadratic."""
-
-HARMLESS_S = 0.0001
-HARMLESS_MAX = 40
-"""The time of a request divided by that of a harmless one of the same length, which counts as at least `HARMLESS_S`."""
-
-TRIES = 3
-"""The number of measurements that all have to fail: a busy machine disturbs some."""
 
 KIB = 1024
 DELIMITERS = '",;=&%/ '
@@ -86,55 +73,11 @@ OTHERS = [
 PAIRS = [f"{one}{two}".encode() for one, two in itertools.permutations(DELIMITERS, 2)][:: 1 if IS_THOROUGH else 15]
 
 
-class Input(Struct, frozen=True):
-    """A text of any length: a prefix, a unit repeated, and, over its second half, a suffix repeated."""
-
-    begin: bytes
-    unit: bytes
-    tail: bytes = b""
-
-    def make(self, size: int) -> bytes:
-        repeated = size // 2 if self.tail else size
-        text = self.begin + self.unit * (repeated // len(self.unit) + 1)
-        return (text[:repeated] + self.tail * size)[:size]
-
-
 def family(begins: Sequence[bytes] = (), units: Sequence[bytes] = ()) -> Iterator[Input]:
     delimiters = [one.encode() for one in DELIMITERS]
     for begin in (b"", *begins):
         yield from (Input(begin, unit) for unit in (*units, *delimiters, *OTHERS, *PAIRS))
         yield from (Input(begin, unit, b"a") for unit in (*units, *delimiters))
-
-
-def measure(work: Callable[[bytes], object], text: bytes, times: int = 1) -> float:
-    """Return the least CPU time of `times` runs, in seconds."""
-    least = float("inf")
-    for _ in range(times):
-        began = time.thread_time()
-        work(text)
-        least = min(least, time.thread_time() - began)
-    return least
-
-
-def check(work: Callable[[bytes], object], inputs: Iterator[Input], size: int, *, harmless_max: float = 0) -> None:
-    """Check that the CPU time is linear, and at most `harmless_max` times that of harmless text, unless that is 0."""
-    harmless_s = max(measure(work, b"a" * size, TRIES), HARMLESS_S)
-    gc.disable()
-    try:
-        for one in inputs:
-            if measure(work, one.make(size)) > NOTICEABLE_S:
-                assert any(is_linear(work, one, size) for _ in range(TRIES)), one
-                cost = measure(work, one.make(size), TRIES) / harmless_s
-                assert not harmless_max or cost < harmless_max, (one, cost)
-    finally:
-        gc.enable()
-
-
-def is_linear(work: Callable[[bytes], object], one: Input, size: int) -> bool:
-    whole_s = measure(work, one.make(size), 3)
-    # Where the text ends decides whether it is valid: the maximum of several lengths counts.
-    half_s = max(measure(work, one.make(size // 2 - less), 3) for less in range(4))
-    return whole_s < max(RATIO_MAX * half_s, NOTICEABLE_S)
 
 
 # Requests
@@ -223,7 +166,7 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
 @pytest.mark.parametrize(("path", "name", "begins"), FIELDS, ids=[f"{name}{path}" for path, name, _ in FIELDS])
 def test_request_field_is_linear(api: InMemoryApi, path: str, name: str, begins: Sequence[bytes]) -> None:
     work = partial(with_field, api, path, name, BESIDE.get(path, {}))
-    check(work, family(begins), HEAD_MAX_BYTES - 300, harmless_max=HARMLESS_MAX)
+    check_linear(work, family(begins), HEAD_MAX_BYTES - 300, harmless_max=HARMLESS_MAX)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +175,7 @@ def test_request_field_is_linear(api: InMemoryApi, path: str, name: str, begins:
 def test_credentials_are_linear(api: InMemoryApi, scheme: str) -> None:
     work = partial(with_field, api, "/all", "Authorization", {})
     inputs = (Input(scheme.encode() + one.begin, one.unit, one.tail) for one in family())
-    check(work, inputs, 8 * KIB, harmless_max=HARMLESS_MAX)
+    check_linear(work, inputs, 8 * KIB, harmless_max=HARMLESS_MAX)
 
 
 PROVER = Prover(Key.make("ES256"))
@@ -243,10 +186,10 @@ HEADER = b64(json.dumps(PROVER.header()).encode()).encode() + b"."
 def test_proof_is_linear(api: InMemoryApi, begin: bytes) -> None:
     work = partial(with_field, api, "/all", "DPoP", {"Authorization": "DPoP eyJhbGciOiJFUzI1NiJ9.e30.AAAA"})
     inputs = (Input(begin + one.begin, one.unit, one.tail) for one in family())
-    check(work, inputs, 8 * KIB, harmless_max=HARMLESS_MAX)
+    check_linear(work, inputs, 8 * KIB, harmless_max=HARMLESS_MAX)
 
 
-@pytest.mark.parametrize("claim", ["htu", "htm", "jti", "iat", "ath", "another"])
+@each("claim", ["htu", "htm", "jti", "iat", "ath", "another"])
 def test_forged_proof_with_the_key_of_a_token_is_linear(claim: str) -> None:
     """One who has seen a token and a proof can send its public key, and claims with another signature."""
     url, now = "https://posts.example/post", PROVER.now()
@@ -257,10 +200,10 @@ def test_forged_proof_with_the_key_of_a_token_is_linear(claim: str) -> None:
         body = b64(json.dumps(claims, ensure_ascii=False).encode()).encode()
         with suppress(ProofError):
             proof = decode_proof(HEADER + body + b"." + signature.encode())
-            proof.check(method="GET", url=url, token="a-token", bound_to=bound_to, now=now, leeway_s=0)
+            proof.check_linear(method="GET", url=url, token="a-token", bound_to=bound_to, now=now, leeway_s=0)
 
     begins = (b"http://", b"https://posts.example/", b"https://posts.example:", b"http://[")
-    check(work, family(begins, units=[b"%41", b"/..", b"://"]), 5 * KIB, harmless_max=HARMLESS_MAX)
+    check_linear(work, family(begins, units=[b"%41", b"/..", b"://"]), 5 * KIB, harmless_max=HARMLESS_MAX)
 
 
 @pytest.mark.parametrize("parameter", ["username", "realm", "nonce", "uri", "cnonce", "nc", "response", "username*"])
@@ -273,7 +216,7 @@ def test_digest_parameter_is_linear(api: InMemoryApi, parameter: str) -> None:
         value = "Digest " + ", ".join(f"{name}={value}" for name, value in parameters.items())
         answer(api, ask(api, "GET", "/all", headers={"Authorization": value.encode("latin-1")}))
 
-    check(work, family(units=[b"%41", b"\xcc\x81"]), 3 * KIB, harmless_max=HARMLESS_MAX)
+    check_linear(work, family(units=[b"%41", b"\xcc\x81"]), 3 * KIB, harmless_max=HARMLESS_MAX)
 
 
 @pytest.mark.parametrize(
@@ -286,7 +229,7 @@ def test_target_is_linear(api: InMemoryApi, path: str) -> None:
         begun = path if path.startswith("http:") else f"/{path}"
         answer(api, ask(api, "GET", begun + target))
 
-    check(work, family([b"%"], units=[b"%41", b"/..", b"/a", b"a=b&"]), 8 * KIB - 40, harmless_max=HARMLESS_MAX)
+    check_linear(work, family([b"%"], units=[b"%41", b"/..", b"/a", b"a=b&"]), 8 * KIB - 40, harmless_max=HARMLESS_MAX)
 
 
 def test_request_line_is_linear(api: InMemoryApi) -> None:
@@ -295,7 +238,7 @@ def test_request_line_is_linear(api: InMemoryApi) -> None:
         asked.channel.dataReceived(text + b"\r\n\r\n")
         answer(api, asked)
 
-    check(
+    check_linear(
         work, family([b"GET ", b"GET / ", b"GET / HTTP/", b"GET / HTTP/1.1\r\n"], [b"a:\r\n", b"\r\n"]), HEAD_MAX_BYTES
     )
 
@@ -314,7 +257,7 @@ def test_body_is_linear(
     def work(text: bytes) -> None:
         answer(api, ask(api, "POST", path, text, {"Content-Type": kind}))
 
-    check(work, family(begins, units), 16 * KIB if path == "/post" else 8 * KIB, harmless_max=HARMLESS_MAX)
+    check_linear(work, family(begins, units), 16 * KIB if path == "/post" else 8 * KIB, harmless_max=HARMLESS_MAX)
 
 
 @pytest.mark.parametrize("name", ["Content-Type", "Content-Encoding", "Idempotency-Key"])
@@ -323,7 +266,7 @@ def test_field_of_a_write_is_linear(api: InMemoryApi, name: str) -> None:
         answer(api, ask(api, "POST", "/post", b"{}", {"Content-Type": "application/json", name: text}))
 
     begins = (b"application/json;", b"application/json;charset=")
-    check(work, family(begins), HEAD_MAX_BYTES - 300, harmless_max=HARMLESS_MAX)
+    check_linear(work, family(begins), HEAD_MAX_BYTES - 300, harmless_max=HARMLESS_MAX)
 
 
 # Pieces
@@ -339,8 +282,8 @@ LINES = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece", [1, 5, 1000])
-@pytest.mark.parametrize("begin", [b"", b"5;", b"4000\r\n", b"0\r\n", b"0\r\na:"])
+@each("piece", [1, 5, 1000])
+@each("begin", [b"", b"5;", b"4000\r\n", b"0\r\n", b"0\r\na:"])
 def test_chunked_body_is_linear_in_pieces_of_any_size(begin: bytes, piece: int) -> None:
     def work(text: bytes) -> None:
         decoder = ChunkedDecoder(64 * KIB, bytes.title)
@@ -349,21 +292,21 @@ def test_chunked_body_is_linear_in_pieces_of_any_size(begin: bytes, piece: int) 
                 decoder.feed(text[start : start + piece])
 
     size = EXTENSIONS_MAX_BYTES
-    check(work, (Input(begin, unit) for unit in (*LINES, b"a", b";", b" ", b"\r\n")), size)
+    check_linear(work, (Input(begin, unit) for unit in (*LINES, b"a", b";", b" ", b"\r\n")), size)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece", [1, 5, 1000])
+@each("piece", [1, 5, 1000])
 def test_head_is_linear_in_pieces_of_any_size(piece: int) -> None:
     def work(text: bytes) -> None:
         partial = PartialHead(bytes.title)
         with suppress(HttpSyntaxError):
             for end in range(piece, len(text), piece):
-                partial.check(text[:end])
+                partial.check_linear(text[:end])
 
     first = b"GET / HTTP/1.1\r\n"
     begins = (first, first + b"a:", first + b"a" * 100 + b":", b"GET /")
-    check(
+    check_linear(
         work,
         (Input(begin, unit) for begin in begins for unit in (*LINES, b"a", b" ", b"a:" + b"b" * 160 + b"\r\n")),
         4 * KIB,
@@ -371,10 +314,8 @@ def test_head_is_linear_in_pieces_of_any_size(piece: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece", [1, 64 * KIB])
-@pytest.mark.parametrize(
-    "begin", [b"", b"PROXY ", b"PROXY TCP4 ", b"\r\n\r\n\0\r\nQUIT\n", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xf0"]
-)
+@each("piece", [1, 64 * KIB])
+@each("begin", [b"", b"PROXY ", b"PROXY TCP4 ", b"\r\n\r\n\0\r\nQUIT\n", b"\r\n\r\n\0\r\nQUIT\n\x21\x11\xff\xf0"])
 def test_proxy_header_is_linear_in_pieces_of_any_size(begin: bytes, piece: int) -> None:
     class Endpoint:
         factory: Any = None
@@ -392,18 +333,10 @@ def test_proxy_header_is_linear_in_pieces_of_any_size(begin: bytes, piece: int) 
             if not transport.disconnecting:
                 protocol.dataReceived(text[start : start + piece])
 
-    check(work, (Input(begin, unit) for unit in (b"a", b" ", b"\r", b"1.1.1.1 ", b"\0")), 8 * KIB)
+    check_linear(work, (Input(begin, unit) for unit in (b"a", b" ", b"\r", b"1.1.1.1 ", b"\0")), 8 * KIB)
 
 
 # Input of clients and commands
-
-
-def quietly(work: Callable[[bytes], object], *errors: type[Exception]) -> Callable[[bytes], None]:
-    def run(text: bytes) -> None:
-        with suppress(*errors):
-            work(text)
-
-    return run
 
 
 def decode_events(piece: int, text: bytes) -> None:
@@ -447,19 +380,21 @@ DECODER_NAMES = (
 )
 
 
-@pytest.mark.parametrize(("decode", "size", "begins", "units"), DECODERS, ids=DECODER_NAMES)
+@each("decode, size, begins, units", DECODERS, ids=DECODER_NAMES)
 def test_decoder_is_linear(
     decode: Callable[[bytes], object], size: int, begins: Sequence[bytes], units: Sequence[bytes]
 ) -> None:
-    check(decode, family(begins, units), size)
+    check_linear(decode, family(begins, units), size)
 
 
 def test_event_stream_is_linear_byte_by_byte() -> None:
     units = (b"a", b"\r", b"\n", b"\r\n", b"data\n", b":\r", b"\xc3")
-    check(partial(decode_events, 1), (Input(begin, unit) for begin in (b"", b"data:") for unit in units), 2 * KIB)
+    check_linear(
+        partial(decode_events, 1), (Input(begin, unit) for begin in (b"", b"data:") for unit in units), 2 * KIB
+    )
 
 
-@pytest.mark.parametrize(
+@each(
     "marks", ["\u0301", "\u0315\u0323", "\u0323\u0315\u05ae", "\u0f73\u0f75", "\u1100\u1161\u11a8", "\uac00\u11a8", "ü"]
 )
 def test_normalization_is_linear(marks: str) -> None:
@@ -469,16 +404,16 @@ def test_normalization_is_linear(marks: str) -> None:
             half = len(text) // 2
             normalize("a" + marks[0] * half + marks[-1] * half)
 
-    check(work, iter([Input(b"", b"a")]), PASSWORD_MAX_CHARS)
+    check_linear(work, iter([Input(b"", b"a")]), PASSWORD_MAX_CHARS)
 
 
-@pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+@each("form", FORMATS.values(), ids=FORMATS)
 def test_log_line_is_linear(form: Callable[[LogEvent], str | None]) -> None:
     def work(text: bytes) -> None:
         shown = text.decode("latin-1")
         form({"log_format": "{shown}", "shown": shown, "log_time": 0.0})
 
-    check(work, family(units=[b"\x1b", b"\n", b"\x85", b"}"]), 8 * KIB)
+    check_linear(work, family(units=[b"\x1b", b"\n", b"\x85", b"}"]), 8 * KIB)
 
 
 def is_group_without_backtracking(parsed: Any) -> bool:

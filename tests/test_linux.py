@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-import pytest
+from tests.cases import each
 
 TWISTD = "from twisted.scripts.twistd import run; sys.argv = ['twistd', '-n', '--pidfile=', 'postd']"
 POSTD = "sys.argv = ['postd', 'list']"
@@ -12,8 +12,8 @@ LIBRARIES = "import orjson, twisted.internet.defer, twisted.logger"
 crashes."""
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
+@each(
+    "before, after",
     [
         (TWISTD, "run()"),
         (POSTD, "from postd.cli.main import main; main()"),

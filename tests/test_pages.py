@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from postd.settings.loading import load_settings
+from tests.cases import each
 from tests.pages import ROOT, Block, read_blocks
 
 PAGES = [
@@ -37,7 +38,7 @@ def test_blocks_are_of_a_known_kind() -> None:
     assert [str(block) for block in shown if "\n$ " in f"\n{block.text}"] == []
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "python"], ids=str)
+@each("block", [block for block in BLOCKS if block.language == "python"])
 def test_python_can_be_parsed(block: Block) -> None:
     ast.parse(block.text)
 

@@ -12,6 +12,7 @@ import pytest
 from docs import terminal
 from docs.drawings import DRAWINGS
 from docs.made_from import MADE_FROM, PICTURES, ROOT, list_hashes
+from tests.cases import each
 
 MAKE_ANEW = "docs/pictures are out of date: run `python -m docs.pictures`"
 PICTURE_MAX_BYTES = 60 * 1024
@@ -36,12 +37,12 @@ def test_pictures_of_pages_are_not_older_than_the_pages() -> None:
     assert MADE_FROM.read_text() == list_hashes(), MAKE_ANEW
 
 
-@pytest.mark.parametrize("name", DRAWINGS)
+@each("name", DRAWINGS)
 def test_drawings_are_up_to_date(name: str) -> None:
     assert (PICTURES / f"{name}.svg").read_text() == DRAWINGS[name], MAKE_ANEW
 
 
-@pytest.mark.parametrize("path", sorted(PICTURES.glob("*.svg")), ids=lambda path: path.name)
+@each("path", sorted(PICTURES.glob("*.svg")))
 def test_svg_is_well_formed_and_needs_no_other_file(path: Path) -> None:
     root = ET.fromstring(path.read_text("utf-8"))
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
@@ -49,7 +50,7 @@ def test_svg_is_well_formed_and_needs_no_other_file(path: Path) -> None:
     assert not any("//" in value or "url(" in value for value in values)
 
 
-@pytest.mark.parametrize("path", sorted(PICTURES.iterdir()), ids=lambda path: path.name)
+@each("path", sorted(PICTURES.iterdir()))
 def test_picture_is_small(path: Path) -> None:
     assert path.stat().st_size <= PICTURE_MAX_BYTES
 

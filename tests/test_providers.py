@@ -21,6 +21,7 @@ from postd.protocol.jwt import Jwt, TokenError, decode_jwt
 from postd.reactor import IReactor
 from postd.settings.loading import load_settings
 from postd.settings.schema import Settings
+from tests.cases import each
 from tests.helpers import result_of
 from tests.issuer import ABSENT, Key, Mint
 
@@ -167,12 +168,12 @@ def test_each_provider_has_a_page_with_settings() -> None:
     assert set(TOKENS) == set(map(str, FORMS))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@each("page", PAGES)
 def test_page_on_tokens_links_to_the_page(page: Path) -> None:
     assert f"(providers/{page.name})" in (ROOT / "docs/how-to/tokens.md").read_text()
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@each("page", PAGES)
 def test_page_begins_with_its_status(page: Path) -> None:
     _, _, status, *_ = page.read_text().splitlines()
     assert re.fullmatch(
@@ -180,7 +181,7 @@ def test_page_begins_with_its_status(page: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@each("page", PAGES)
 def test_links_of_the_page_to_files_exist(page: Path) -> None:
     for link in re.findall(r"\]\((?!https://)([^)#]+)", page.read_text()):
         assert (page.parent / link).is_file(), link
@@ -223,7 +224,7 @@ def reason_texts() -> list[str]:
     return [text for text in texts if len(text) >= len(" is missing")]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@each("page", PAGES)
 def test_reasons_on_the_page_are_texts_of_the_log(page: Path) -> None:
     _, _, refused = page.read_text().partition("\n## Troubleshooting\n")
     for reason in re.findall(r"^\| `([a-z][^`]*)` \|", refused, re.MULTILINE):

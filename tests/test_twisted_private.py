@@ -66,6 +66,7 @@ from postd.twisted_private import (
     systemd_sockets,
     take_adopted_socket,
 )
+from tests.cases import each
 from tests.helpers import make_certificate
 
 GONE = Failure(ConnectionDone())
@@ -105,7 +106,7 @@ def test_port_is_made_of_its_class_on_a_copy_of_the_descriptor(
             take_adopted_socket(port)
 
 
-@pytest.mark.parametrize("spared", [True, False])
+@each("spared", [True, False])
 def test_shared_socket_listens_on_only_if_the_port_does_not_shut_it_down(*, spared: bool) -> None:
     port = Port(0, Factory(), interface="127.0.0.1", reactor=MemoryReactor())
     port.startListening()
@@ -161,13 +162,13 @@ def test_proxy_header_of_version_2_gives_both_addresses_or_none() -> None:
     assert parse_proxy(PROXY_V2_SIGNATURE + b"\x20\0\0\0") == (None, None)
 
 
-@pytest.mark.parametrize("line", [b"PROXY", b"PROXY TCP5 a b 1 2", b"PROXY TCP4 192.0.2.7", b"PROXY TCP4 a b x y"])
+@each("line", [b"PROXY", b"PROXY TCP5 a b 1 2", b"PROXY TCP4 192.0.2.7", b"PROXY TCP4 a b x y"])
 def test_malformed_proxy_header_of_version_1_is_a_value_error(line: bytes) -> None:
     with pytest.raises(ValueError):
         parse_proxy(line)
 
 
-@pytest.mark.parametrize("rest", [b"\x2f\x11\0\x0c" + b"\0" * 12, b"\x21\xf1\0\x0c" + b"\0" * 12, b"\x21\x11\0\x0c"])
+@each("rest", [b"\x2f\x11\0\x0c" + b"\0" * 12, b"\x21\xf1\0\x0c" + b"\0" * 12, b"\x21\x11\0\x0c"])
 def test_malformed_proxy_header_of_version_2_is_a_value_error(rest: bytes) -> None:
     with pytest.raises(ValueError):
         parse_proxy(PROXY_V2_SIGNATURE + rest)
@@ -230,8 +231,8 @@ def test_output_is_buffered_until_the_kernel_has_taken_all_of_it() -> None:
         assert (buffered_bytes(transport) > 0) is buffered
 
 
-@pytest.mark.parametrize("accepted", [0, 1, 3, 5, 11])
-@pytest.mark.parametrize("pieces", [[b"one", b"more", b"last"], [b"one", b"", b"morelast"]])
+@each("accepted", [0, 1, 3, 5, 11])
+@each("pieces", [[b"one", b"more", b"last"], [b"one", b"", b"morelast"]])
 def test_pieces_are_sent_without_joining_them(pieces: list[bytes], accepted: int) -> None:
     """`accepted` is how many bytes the kernel accepts at a time; 0: all, but none at first."""
     sent, calls = list[bytes](), list[str]()
@@ -326,7 +327,7 @@ class SocketTransport(FileDescriptor):
             return 0
 
 
-@pytest.mark.parametrize("accepts", [20, 3, 0])
+@each("accepts", [20, 3, 0])
 def test_only_write_is_sent_without_the_stock_way(accepts: int) -> None:
     transport = SocketTransport(accepts)
     buffer_only_write(transport, b"response")
@@ -359,7 +360,7 @@ def prepare_pull_producer(transport: Any) -> None:
     transport.registerProducer(SimpleNamespace(resumeProducing=lambda: None), False)  # noqa: FBT003 - Twisted's signature
 
 
-@pytest.mark.parametrize(
+@each(
     "prepare", [prepare_second_write, prepare_end, prepare_end_of_output, prepare_pull_producer, FileDescriptor.doWrite]
 )
 def test_output_that_the_stock_way_has_more_to_do_for_is_left_to_it(prepare: Callable[[Any], object]) -> None:
@@ -388,12 +389,12 @@ def test_no_push_producer_stands_in_for_a_transport_that_cannot_pause() -> None:
     producer.resumeProducing()
 
 
-@pytest.mark.parametrize("name", [b"host", b"x-request-ID", b"ETAG", b"www-authenticate", b"content-md5", b"te"])
+@each("name", [b"host", b"x-request-ID", b"ETAG", b"www-authenticate", b"content-md5", b"te"])
 def test_canonical_header_name_is_the_key_of_headers(name: bytes) -> None:
     assert [canonical_header_name(name)] == [key for key, _ in Headers({name: [b"x"]}).getAllRawHeaders()]
 
 
-@pytest.mark.parametrize("name", [b"a b", b"a\0", b"", b"a:", b"\xe4"])
+@each("name", [b"a b", b"a\0", b"", b"a:", b"\xe4"])
 def test_canonical_header_name_of_no_token_is_a_value_error(name: bytes) -> None:
     with pytest.raises(ValueError):
         canonical_header_name(name)

@@ -68,16 +68,16 @@ class Listener:
 
     async def _hear(self, reader: asyncio.StreamReader) -> None:
         """Read the events of a stream, up to its last chunk."""
-        told = b""
+        received = b""
         async with asyncio.timeout(None) as quiet:
             while True:
                 quiet.reschedule(asyncio.get_running_loop().time() + QUIET_MAX_S)
                 size = int(await reader.readuntil(b"\r\n"), 16)
-                told += await reader.readexactly(size)
+                received += await reader.readexactly(size)
                 await reader.readexactly(2)
                 if size == 0:
                     return
-                *blocks, told = told.split(b"\n\n")
+                *blocks, received = received.split(b"\n\n")
                 for block in blocks:
                     self._note(dict(line.partition(": ")[::2] for line in block.decode().splitlines()))
 

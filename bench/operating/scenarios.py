@@ -184,10 +184,10 @@ def _check_end(stage: Stage, status: int | None, took_s: float) -> None:
 
 async def _hang_up(stage: Stage) -> None:
     """Send SIGHUP, and wait for its line in the log."""
-    told = stage.server.log.count("SIGHUP: ")
+    before = stage.server.log.count("SIGHUP: ")
     stage.server.hang_up()
     deadline = time.monotonic() + TAKEN_UP_MAX_S
-    while stage.server.log.count("SIGHUP: ") == told:
+    while stage.server.log.count("SIGHUP: ") == before:
         if time.monotonic() > deadline:
             stage.findings.broke("SIGHUP is heard", f"no log line within {TAKEN_UP_MAX_S:.0f} s")
             return
@@ -218,8 +218,8 @@ def counted_by(metrics: str) -> dict[tuple[str, str], int]:
     """Return the numbers of requests in a server's metrics, by method and status, without event streams."""
     counts: dict[tuple[str, str], int] = {}
     for labels, value in _REQUESTS.findall(metrics):
-        told = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-        if told["route"] != "/post/events":
-            key = told["method"], told["status"]
+        named = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+        if named["route"] != "/post/events":
+            key = named["method"], named["status"]
             counts[key] = counts.get(key, 0) + round(float(value))
     return counts

@@ -482,7 +482,7 @@ class BadClients:
     async def _guess(self) -> None:
         """Guess passwords until the throttle refuses, from an address of its own."""
         self._guesses += 1
-        address, user = elsewhere(), f"nobody{self._guesses}"
+        address, user = elsewhere(), f"unknown{self._guesses}"
         with await Connection.open(self._port) as connection:
             statuses = []
             for number in range(THROTTLE_FAILURES + 2):

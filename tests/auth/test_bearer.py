@@ -176,10 +176,10 @@ class IssuerTests:
     @ensureDeferred
     async def test_untrusted_issuer_is_refused(self, issuers: Issuers) -> None:
         known = issuers.add()
-        with Issuer(AUDIENCE, KEY) as stranger:
-            for iss in (stranger.issuer, known.issuer + "/", known.issuer.upper()):
+        with Issuer(AUDIENCE, KEY) as other:
+            for iss in (other.issuer, known.issuer + "/", known.issuer.upper()):
                 await refusal_of(issuers.check(known.token(iss=iss)))
-            assert stranger.asked == []
+            assert other.asked == []
 
     @ensureDeferred
     async def test_unavailable_issuer_does_not_affect_others(self, issuers: Issuers) -> None:
@@ -488,14 +488,14 @@ class LogTests:
         """One line each, with the address and the reason."""
         issuer = issuers.add_asked()
         await issuers.check(issuer.token())
-        stranger = Key.make("ES256", "named-by-a-token")
+        other = Key.make("ES256", "named-by-a-token")
         tokens = [
             OPAQUE,
             issuer.token(sub="somebody", exp=1),
             issuer.token(sub="somebody", aud="https://somewhere.example"),
             issuer.token(sub="somebody", iss="https://somewhere.example"),
             issuer.token(sub="somebody", header={"typ": "named-by-a-token"}),
-            issuer.token(stranger, sub="somebody"),
+            issuer.token(other, sub="somebody"),
         ]
         with capturedLogs() as events:
             for token in tokens:

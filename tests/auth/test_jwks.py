@@ -24,6 +24,7 @@ from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.discovery import FRESH_DEFAULT_S, FRESH_MAX_S, FRESH_MIN_S
 from postd.protocol.jwt import decode_jwt
 from postd.reactor import IReactor
+from tests.cases import each
 from tests.helpers import result_of
 from tests.issuer import ABSENT, Key, Mint
 
@@ -229,8 +230,8 @@ class KeysTests:
 class RefreshTests:
     """Keys are refreshed before they are stale."""
 
-    @pytest.mark.parametrize(
-        ("cache_control", "age", "fresh_s"),
+    @each(
+        "cache_control, age, fresh_s",
         [
             ((), "0", FRESH_DEFAULT_S),
             (("no-store",), "0", FRESH_DEFAULT_S),

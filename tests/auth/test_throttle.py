@@ -29,6 +29,7 @@ from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings, ThrottleSettings
 from postd.store.interface import Failures
 from tests.auth.helpers import Logins, refusing_writes
+from tests.cases import each
 from tests.helpers import InMemoryApi, Response, make_site, result_of
 from tests.web.wire import FORM, Exchange, Worker, ask, begin, digest_value, user_line
 
@@ -52,8 +53,8 @@ class FailureKeysTests:
         assert (other_user[0] != pair, other_user[1] == address, other_user[2] != account) == (True, True, True)
         assert (elsewhere[0] != pair, elsewhere[1] != address, elsewhere[2] == account) == (True, True, True)
 
-    @pytest.mark.parametrize(
-        ("one", "other", "same"),
+    @each(
+        "one, other, same",
         [
             ("2001:db8::1", "2001:db8::2", True),
             ("2001:db8::1", "2001:db8::ffff:ffff:ffff:ffff", True),

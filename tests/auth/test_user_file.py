@@ -29,6 +29,7 @@ from postd.auth.user_file import (
 from postd.auth.user_file_editing import Edited, edit_user_file
 from postd.errors import ConfigError
 from postd.protocol.password import verify_password
+from tests.cases import each
 from tests.helpers import NOT_ROOT, SALT, make_shared_folder
 
 BCRYPT = "$2y$" + bcrypt.hashpw(b"secret", SALT).decode()[4:]
@@ -74,7 +75,7 @@ class DecodeUsersTests:
         assert account.h_a1_for("postd", "MD5") == MD5
         assert account.h_a1_for("postd", "SHA-256") is None
 
-    @pytest.mark.parametrize("realm", ["a, b", "a:b", "realm=x", "a=b,c=d", " spaced ", "The posts of 'x'"])
+    @each("realm", ["a, b", "a:b", "realm=x", "a=b,c=d", " spaced ", "The posts of 'x'"])
     def test_realm_extends_to_the_end_of_its_line(self, realm: str) -> None:
         for end in ("", "\n", "\r\n"):
             account = decode(f"alice:{BCRYPT}:MD5={MD5},realm={realm}{end}")["alice"]
@@ -85,7 +86,7 @@ class DecodeUsersTests:
         assert ALICE.h_a1_for("other", "SHA-256") is None
         assert Account("bob", BCRYPT).h_a1_for("postd", "MD5") is None
 
-    @pytest.mark.parametrize(
+    @each(
         "text",
         [
             f"# comment\n\n  \t\n  # indented: too\n#x:y\nalice:{BCRYPT}",
@@ -103,8 +104,8 @@ class DecodeUsersTests:
     def test_empty_file_has_no_users(self) -> None:
         assert decode("") == {}
 
-    @pytest.mark.parametrize(
-        ("text", "line"),
+    @each(
+        "text, line",
         [
             ("alice", "users: line 1: has no colon; a line is name:hash"),
             (f"\n#\n:{BCRYPT}", "users: line 3: the name is empty"),
@@ -127,8 +128,8 @@ class DecodeUsersTests:
     def test_malformed_line_is_refused(self, text: str | bytes, line: str) -> None:
         assert refusal(text) == line
 
-    @pytest.mark.parametrize(
-        ("text", "why"),
+    @each(
+        "text, why",
         [
             ("alice:", "the hash is empty"),
             ("alice::" + DIGEST, "the hash is empty"),
@@ -142,8 +143,8 @@ class DecodeUsersTests:
     def test_malformed_hash_is_refused(self, text: str, why: str) -> None:
         assert refusal(text).startswith(f"users: line 1: {why}")
 
-    @pytest.mark.parametrize(
-        ("field", "why"),
+    @each(
+        "field, why",
         [
             ("", "has an unknown part; allowed: MD5, SHA-256, realm"),
             ("Alice Smith", "has an unknown part; allowed: MD5, SHA-256, realm"),
@@ -177,12 +178,12 @@ class DecodeUsersTests:
 
 
 class CheckNameTests:
-    @pytest.mark.parametrize("name", ["alice", "a b", "a#b", "José", "李", "a@b.example", "x" * 255, "\u202ealice"])
+    @each("name", ["alice", "a b", "a#b", "José", "李", "a@b.example", "x" * 255, "\u202ealice"])
     def test_valid_name_is_accepted(self, name: str) -> None:
         assert check_name(name) == name
 
-    @pytest.mark.parametrize(
-        ("name", "why"),
+    @each(
+        "name, why",
         [
             ("", "is empty"),
             ("a:b", "has a colon"),
@@ -212,8 +213,8 @@ class MakeAccountTests:
         account = make_account("Ame\u0301", "e\u0301", "postd")
         assert account.h_a1["MD5"] == hashlib.md5("Am\u00e9:postd:\u00e9".encode()).hexdigest()
 
-    @pytest.mark.parametrize(
-        ("name", "password", "realm", "why"),
+    @each(
+        "name, password, realm, why",
         [
             ("a:b", "secret", "postd", "the name has a colon"),
             ("alice", "", "postd", "the password is empty"),

@@ -22,6 +22,7 @@ from zope.interface.verify import verifyObject
 from postd.auth.user_file_checker import UserFileChecker
 from postd.auth.users import WATCH_INTERVAL_S
 from postd.protocol.password import verify_password
+from tests.cases import each
 from tests.web.wire import user_line
 from twisted.plugins.postd_plugin import user_file_checker
 
@@ -188,7 +189,7 @@ class FileTests:
                 make(str(path))
             assert str(caught.value).startswith(f"{tmp_path}/{words}")
 
-    @pytest.mark.parametrize("path", ["/", "/dev/null", "a\0b"])
+    @each("path", ["/", "/dev/null", "a\0b"])
     def test_what_is_no_file_is_an_error(self, path: str) -> None:
         with pytest.raises(ValueError, match=r"is not a regular file|cannot be read: "):
             UserFileChecker(path)

@@ -99,7 +99,7 @@ def test_missing_h_a1_is_ok_without_a_digest_rule(folder: Path) -> None:
     ("prepare", "words"),
     [
         (lambda folder: None, "the user file does not exist yet: no user can sign in"),
-        (lambda folder: write_users(folder, b"# nobody\n"), "has no users: no user can sign in"),
+        (lambda folder: write_users(folder, b"# empty\n"), "has no users: no user can sign in"),
         (lambda folder: write_users(folder, b"alice:plain\n"), "users: line 1: "),
         (lambda folder: write_users(folder, alice(), 0o644), "has mode 0644"),
         (lambda folder: (folder / "users").mkdir(), "users: "),

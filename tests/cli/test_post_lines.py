@@ -8,6 +8,7 @@ from hypothesis import given
 from pytest_twisted import ensureDeferred
 
 from postd.cli.post_lines import LINE_MAX_BYTES, decode_post, encode_posts, read_lines, write_all
+from tests.cases import each
 from tests.store.contract import started, texts
 
 
@@ -22,8 +23,8 @@ def test_encoded_post_is_decoded(text: str) -> None:
     assert decode_post(encode_posts([(7, text)]).rstrip(b"\n")) == (7, text)
 
 
-@pytest.mark.parametrize(
-    ("line", "post"),
+@each(
+    "line, post",
     [
         (b' {"post" : "x" , "id" : 9007199254740991 }\r', (2**53 - 1, "x")),
         (b'{"id":1,"post":"\\u00fc\\ud83d\\ude80","more":[1e999,{"id":2}]}', (1, "ü🚀")),
@@ -34,8 +35,8 @@ def test_any_json_object_with_id_and_text_is_decoded(line: bytes, post: tuple[in
     assert decode_post(line) == post
 
 
-@pytest.mark.parametrize(
-    ("line", "why"),
+@each(
+    "line, why",
     [
         (b"hello", "not JSON: Expecting value at character 1"),
         (b'{"id":1,"post":"x"', "not JSON: Expecting ',' delimiter at character 19"),

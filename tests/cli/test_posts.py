@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from postd.cli.main import main
+from tests.cases import each
 
 
 def refusal(*arguments: str, status: int, stdin: bytes = b"") -> str:
@@ -18,8 +18,8 @@ def refusal(*arguments: str, status: int, stdin: bytes = b"") -> str:
     return result.stderr.removeprefix("postd: ").removesuffix("\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "why"),
+@each(
+    "arguments, why",
     [
         ("list --basic a --digest b", "give one of --basic and --digest"),
         ("list --login a --bearer-file f", "give one of --login and --bearer-file"),
@@ -48,7 +48,7 @@ def test_wrong_usage_is_status_2(arguments: str, why: str) -> None:
     assert why in refusal(*arguments.split(), status=2)
 
 
-@pytest.mark.parametrize("command", ["list", "add", "update", "delete", "watch"])
+@each("command", ["list", "add", "update", "delete", "watch"])
 def test_help_names_every_option(command: str) -> None:
     result = CliRunner().invoke(main, [command, "--help"], prog_name="postd")
     assert result.exit_code == 0

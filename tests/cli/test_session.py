@@ -60,7 +60,7 @@ def test_sessions_of_old_passwords_are_not_listed(store: Path) -> None:
 def test_sessions_of_a_user_are_revoked(store: Path) -> None:
     assert postd(store.parent, "session", "revoke", "--user", "alice") == (0, "2 sessions ended\n", "")
     assert run_sql(store, "SELECT username FROM session ORDER BY 1") == [("bob",), ("gone",)]
-    assert postd(store.parent, "session", "revoke", "--user", "nobody") == (0, "0 sessions ended\n", "")
+    assert postd(store.parent, "session", "revoke", "--user", "unknown") == (0, "0 sessions ended\n", "")
 
 
 def test_all_sessions_are_revoked(store: Path) -> None:

@@ -18,6 +18,7 @@ from postd import __version__
 from postd.auth.user_file import Account, decode_users
 from postd.cli.main import main
 from postd.protocol.password import verify_password
+from tests.cases import each
 from tests.helpers import PATIENCE_S
 
 POSTD = str(Path(sys.executable).parent / "postd")
@@ -240,18 +241,18 @@ class MainTests:
     def test_version_is_printed(self) -> None:
         assert postd("--version").output == f"postd {__version__}\n"
 
-    @pytest.mark.parametrize("command", [[], ["user"], ["user", "add"], ["user", "list"]])
+    @each("command", [[], ["user"], ["user", "add"], ["user", "list"]])
     def test_help_is_printed(self, command: list[str]) -> None:
         result = postd(*command, "--help")
         assert result.exit_code == 0
         assert result.stdout.startswith(f"Usage: {' '.join(['postd', *command])} [OPTIONS]")
 
-    @pytest.mark.parametrize("command", [[], ["user"], ["session"]])
+    @each("command", [[], ["user"], ["session"]])
     def test_descriptions_of_commands_are_not_cut_off(self, command: list[str]) -> None:
         assert "..." not in postd(*command, "--help").stdout.partition("Commands:")[2]
 
-    @pytest.mark.parametrize(
-        ("arguments", "line"),
+    @each(
+        "arguments, line",
         [
             ([], "Missing command. (postd --help shows the usage)"),
             (["user"], "Missing command. (postd user --help shows the usage)"),
@@ -262,7 +263,7 @@ class MainTests:
     def test_wrong_usage_is_one_line(self, arguments: list[str], line: str) -> None:
         assert refusal(*arguments, status=2) == line
 
-    @pytest.mark.parametrize("arguments", [["no\x1bne"], ["user", "list", "--no\nne"], ["--users"]])
+    @each("arguments", [["no\x1bne"], ["user", "list", "--no\nne"], ["--users"]])
     def test_missing_file_is_reported(self, arguments: list[str]) -> None:
         assert refusal(*arguments, status=2).startswith("No such ")
 

@@ -69,8 +69,8 @@ def test_check_announces_the_upgrade_without_doing_it(folder: Path, schema: int)
     path = older_store(folder, schema)
     before = hash_of(path)
     status, shown, _ = postd("check")
-    told = f"it has schema {schema}, of an older postd; the server upgrades it to {NEWEST} when it starts"
-    assert (status, shown.splitlines()[2]) == (0, f"store: ok, {path}: {told}, and keeps a copy")
+    problem = f"it has schema {schema}, of an older postd; the server upgrades it to {NEWEST} when it starts"
+    assert (status, shown.splitlines()[2]) == (0, f"store: ok, {path}: {problem}, and keeps a copy")
     assert (hash_of(path), names_in(folder)) == (before, {"postd.db"})
 
 

@@ -25,6 +25,7 @@ from postd.client import (
     authenticator,
 )
 from postd.errors import ConfigError
+from tests.cases import each
 from tests.client.server import REACTOR, Request, error_of, get, in_background, make_response, serving, wait_until
 
 PASSWORD = "pä:ss wörd"
@@ -80,7 +81,7 @@ async def test_credentials_are_not_sent_to_other_origins(tmp_path: Path) -> None
                     assert not {"authorization", "cookie"} & set(elsewhere.last.fields)
 
 
-@pytest.mark.parametrize(
+@each(
     "auth",
     [Basic("alice", "s3cret"), Digest("alice", "s3cret"), FormLogin("alice", "s3cret")],
     ids=["Basic", "Digest", "FormLogin"],
@@ -90,7 +91,7 @@ def test_repr_contains_no_password(auth: Auth) -> None:
     assert "alice" in repr(auth)
 
 
-@pytest.mark.parametrize(
+@each(
     "make",
     [
         lambda: Basic("a:b", "x"),

@@ -14,6 +14,7 @@ from postd.client import Basic, BearerFile, Digest, NoAnswerError, Post, PostCli
 from postd.client import posts as module
 from postd.client.posts import ATTEMPTS_MAX
 from postd.errors import ConfigError, InvalidTextError
+from tests.cases import each
 from tests.client.server import (
     REACTOR,
     Disconnect,
@@ -340,7 +341,7 @@ async def test_closed_client_does_not_retry() -> None:
         assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     ["", "posts.example", "ftp://posts.example", "http://", "http://a b", "http://h:x", "http://h/path", "http://h?q",
      "http://user@h", "http://[::1]:8080", "http://h:8080/#"],
@@ -357,7 +358,7 @@ def test_credentials_of_another_kind_are_a_type_error() -> None:
         PostClient(REACTOR, "https://posts.example", credentials)
 
 
-@pytest.mark.parametrize("auth", [Basic("a", "secret"), BearerFile("f")], ids=["Basic", "BearerFile"])
+@each("auth", [Basic("a", "secret"), BearerFile("f")], ids=["Basic", "BearerFile"])
 def test_secret_is_not_sent_in_plain_text(auth: Basic | BearerFile) -> None:
     with pytest.raises(ConfigError) as refused:
         PostClient(REACTOR, "http://posts.example", auth)

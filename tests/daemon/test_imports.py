@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cases import each
+
 _ISSUER = '[[bearer]]\nissuer = "https://idp.example"\naudience = "https://posts.example"\n'
 _PROGRAM = """
 import json, os, socket, sys
@@ -105,6 +107,6 @@ for endpoint in (early, HostnameEndpoint(reactor, "posts.example", 443)):
 """
 
 
-@pytest.mark.parametrize("module", ["tls", "fetching"])
+@each("module", ["tls", "fetching"])
 def test_tls_that_the_start_leaves_out_can_be_imported_afterwards(module: str) -> None:
     subprocess.run([sys.executable, "-c", _AFTERWARDS.format(module=module)], check=True)

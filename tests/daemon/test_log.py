@@ -18,6 +18,7 @@ from twisted.python import log as legacy
 from twisted.python.failure import Failure
 
 from postd.daemon.log import ACCESS_NAMESPACE, LINE_MAX_BYTES, AppendedFile, format_json, format_text
+from tests.cases import each
 
 FORMATS = [format_text, format_json]
 
@@ -48,12 +49,12 @@ def as_json(event: dict[str, Any]) -> dict[str, Any]:
     return members
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@each("form", FORMATS)
 def test_access_log_lines_are_unchanged(form: Any) -> None:
     assert form(logged("{lines}", ACCESS_NAMESPACE, lines='"a" {x}\n"b"')) == '"a" {x}\n"b"\n'
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@each("form", FORMATS)
 def test_event_without_text_has_no_line(form: Any) -> None:
     assert form({"log_level": LogLevel.info}) is None
 
@@ -137,9 +138,9 @@ def test_unformattable_event_is_a_json_line() -> None:
 LONG = ["x", "ü", "🙂", '"', "\\", "\x1b", "\x85", "\u2028", "\udcff", "\U000e0001", "a\n", "\n", "%F0"]
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("unit", LONG)
-@pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
+@each("form", FORMATS)
+@each("unit", LONG)
+@each("before", ["", "a", "ab", "abc"])
 def test_long_line_is_cut(form: Any, unit: str, before: str) -> None:
     events = (
         logged("{a} {b}", a=before, b=unit * LINE_MAX_BYTES),
@@ -153,8 +154,8 @@ def test_long_line_is_cut(form: Any, unit: str, before: str) -> None:
             assert form is format_text or json.loads(line)
 
 
-@pytest.mark.parametrize("unit", ["x", "ü", "\\x1b", '\\"', "%F0"])
-@pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
+@each("unit", ["x", "ü", "\\x1b", '\\"', "%F0"])
+@each("before", ["", "a", "ab", "abc"])
 def test_long_access_line_is_cut(unit: str, before: str) -> None:
     text = before + unit * LINE_MAX_BYTES
     short, long, last = str(format_text(logged("", ACCESS_NAMESPACE, lines=f"a\n{text}\nb"))).splitlines()

@@ -3,8 +3,7 @@
 import subprocess
 import sys
 
-import pytest
-
+from tests.cases import each
 from tests.helpers import PATIENCE_S
 
 COUNT = """
@@ -18,8 +17,8 @@ print(count, resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(events))
 """
 
 
-@pytest.mark.parametrize(
-    ("limits", "wanted", "fitting", "soft_after", "warnings"),
+@each(
+    "limits, wanted, fitting, soft_after, warnings",
     [
         ((64, 2000), 1000, 1000, 1128, 0),
         ((1500, 2000), 1000, 1000, 1500, 0),

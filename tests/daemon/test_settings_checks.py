@@ -4,7 +4,6 @@ import tomllib
 from collections.abc import Mapping
 
 import msgspec
-import pytest
 
 from postd.auth.user_file import Account, make_account
 from postd.daemon.schemes import make_schemes
@@ -12,6 +11,7 @@ from postd.daemon.settings_checks import exposure_problem, find_problems
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings
 from postd.settings.values import decode_value
+from tests.cases import each
 
 IDP = '[[bearer]]\nissuer = "https://idp.example"\naudience = "https://posts.example"\n'
 OTHERS_WRITE = '[api]\nwrite = ["bearer"]\n'
@@ -67,8 +67,8 @@ def test_user_file_is_required_only_for_password_schemes() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("schemes", "user", "why"),
+@each(
+    "schemes, user, why",
     [
         ('"bearer", "basic"', "alice", ""),
         ('"bearer"', "https://idp.example#bob", ""),
@@ -92,8 +92,8 @@ def test_client_id_without_introspection_endpoint_is_a_problem() -> None:
     assert problems(f'{issuer}introspection_endpoint = "https://idp.example/introspect"') == []
 
 
-@pytest.mark.parametrize(
-    ("toml", "warns"),
+@each(
+    "toml, warns",
     [
         ("", False),
         ('listen = ["tcp:8080"]', True),

@@ -11,6 +11,7 @@ from twisted.logger import capturedLogs, eventAsText
 
 from postd.daemon.systemd import STATUS_MAX_CHARS, SystemdNotifier
 from postd.linux import SOCKET_PATH_MAX_BYTES
+from tests.cases import each
 
 
 class Systemd:
@@ -91,7 +92,7 @@ def test_watchdog_of_another_process_is_not_notified(systemd: Systemd, environme
     assert systemd.received() == []
 
 
-@pytest.mark.parametrize("name", ["", "vsock:2:1", "/nowhere/notify", "relative"])
+@each("name", ["", "vsock:2:1", "/nowhere/notify", "relative"])
 def test_unusable_socket_name_sends_nothing(name: str) -> None:
     notifier = SystemdNotifier({"NOTIFY_SOCKET": name} if name else {}, reactor=Clock())
     notifier.start()
@@ -105,8 +106,8 @@ def test_closed_socket_is_no_error(systemd: Systemd) -> None:
     notifier.ready()
 
 
-@pytest.mark.parametrize(
-    ("name", "why"),
+@each(
+    "name, why",
     [
         ("/" + "x" * SOCKET_PATH_MAX_BYTES, "a path of 108 bytes, more than the 107 of a UNIX socket"),
         ("@" + "x" * 108, "AF_UNIX path too long"),

@@ -15,6 +15,7 @@ from postd.http.stock_request import adapt
 from postd.net.endpoints import read_certificate
 from postd.net.proxy_protocol import ProxyProtocolFactory
 from postd.net.tls import Certificate
+from tests.cases import each
 from tests.helpers import MemoryTransport
 from tests.http.fronts import FRONTS, Front
 
@@ -94,7 +95,7 @@ def test_request_of_a_lost_connection_has_no_certificate(
     assert adapt(shows.requests[0]).client_certificate is None
 
 
-@pytest.mark.parametrize("front", FRONTS, ids=lambda front: front.name)
+@each("front", FRONTS)
 def test_request_without_tls_has_no_certificate(front: Front) -> None:
     shows = Shows()
     connection: Any = front.make_site(shows, Clock()).buildProtocol(None)

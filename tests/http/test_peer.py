@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
 from cryptography.x509 import load_der_x509_certificate
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from zope.interface import directlyProvides
 
 from postd.http.errors import Problem
 from postd.http.peer import PeerResolver
+from tests.cases import each
 from tests.helpers import FIELD_TEXT, MemoryTransport, connect, make_certificate, make_site
 
 PROXY = IPv4Address("TCP", "10.0.0.1", 4711)
@@ -110,8 +110,8 @@ def address(forwarded: Sequence[str | bytes], *trusted: str, peer: IAddress = PR
 
 
 class AddressTests:
-    @pytest.mark.parametrize(
-        ("peer", "expected"),
+    @each(
+        "peer, expected",
         [
             (UNTRUSTED, "203.0.113.9"),
             (v6("2001:db8::1"), "2001:db8::1"),
@@ -123,8 +123,8 @@ class AddressTests:
         for trusted in ((), ("10.0.0.0/8",), ("::/0", "0.0.0.0/0", "unix")):
             assert address([], *trusted, peer=peer) == expected
 
-    @pytest.mark.parametrize(
-        ("forwarded", "expected"),
+    @each(
+        "forwarded, expected",
         [
             (["198.51.100.7"], "198.51.100.7"),
             (["  198.51.100.7\t"], "198.51.100.7"),
@@ -146,7 +146,7 @@ class AddressTests:
     def test_address_is_the_last_untrusted_hop(self, forwarded: list[str], expected: str) -> None:
         assert address(forwarded, "10.0.0.0/8") == expected
 
-    @pytest.mark.parametrize(
+    @each(
         "garbage",
         [
             *(
@@ -183,8 +183,8 @@ class AddressTests:
     def test_long_chain_of_hops_takes_linear_time(self) -> None:
         assert address([",".join(["198.51.100.7", *["10.0.0.2"] * 1500])], "10.0.0.0/8") == "198.51.100.7"
 
-    @pytest.mark.parametrize(
-        ("peer", "trusted", "believed"),
+    @each(
+        "peer, trusted, believed",
         [
             (PROXY, ["10.0.0.1/32"], True),
             (PROXY, ["10.0.0.0/8"], True),
@@ -247,13 +247,13 @@ class CertificateTests:
             assert ask(PeerResolver(trusted), tls=True).certificate == CONNECTION
             assert ask(PeerResolver(trusted)).certificate is None
 
-    @pytest.mark.parametrize("tls", [True, False])
+    @each("tls", [True, False])
     def test_field_of_a_trusted_proxy_replaces_that_of_the_connection(self, *, tls: bool) -> None:
         clients = PeerResolver(["10.0.0.0/8", "unix"])
         for peer in (PROXY, UNIX):
             assert ask(clients, client_cert(FORWARDED), tls=tls, peer=peer).certificate == FORWARDED
 
-    @pytest.mark.parametrize(
+    @each(
         "lines",
         [
             *([b"Client-Cert: "], [b"Client-Cert: ::"], [b"Client-Cert: " + base64.b64encode(FORWARDED)]),
@@ -282,8 +282,8 @@ class CertificateTests:
 
 
 class SecureTests:
-    @pytest.mark.parametrize(
-        ("values", "secure"),
+    @each(
+        "values, secure",
         [
             ([], False),
             (["https"], True),
@@ -332,9 +332,9 @@ class SecureTests:
 class CrossSiteTests:
     """Current browsers send `Sec-Fetch-Site`, older ones `Origin`, curl neither (reference: Form login)."""
 
-    @pytest.mark.parametrize("public_url", ["", "https://posts.example"])
-    @pytest.mark.parametrize(
-        ("fields", "refused"),
+    @each("public_url", ["", "https://posts.example"])
+    @each(
+        "fields, refused",
         [
             ([], False),
             (["Sec-Fetch-Site: same-origin"], False),
@@ -396,23 +396,23 @@ class CrossSiteTests:
         assert ask(clients, "Origin: https://posts.example", host=b"127.0.0.1:8080").refused is False
         assert ask(clients, "Origin: http://127.0.0.1:8080", host=b"127.0.0.1:8080").refused is True
 
-    @pytest.mark.parametrize("origin", ["null", "", "https://", "https://evil.example", "//"])
+    @each("origin", ["null", "", "https://", "https://evil.example", "//"])
     def test_origin_without_a_host_is_cross_site(self, origin: str) -> None:
         assert ask(PeerResolver(), f"Origin: {origin}", version=b"1.0", host=None).refused is True
         assert ask(PeerResolver(), f"Origin: {origin}", host=b"").refused is True
 
-    @pytest.mark.parametrize("method", [b"POST", b"PUT", b"DELETE", b"PATCH", b"FOO", b"get"])
+    @each("method", [b"POST", b"PUT", b"DELETE", b"PATCH", b"FOO", b"get"])
     def test_cross_site_write_is_refused(self, method: bytes) -> None:
         assert ask(PeerResolver(), "Sec-Fetch-Site: cross-site", method=method).write_refused is True
         assert ask(PeerResolver(), "Sec-Fetch-Site: same-origin", method=method).write_refused is False
 
-    @pytest.mark.parametrize("method", [b"GET", b"HEAD", b"OPTIONS"])
+    @each("method", [b"GET", b"HEAD", b"OPTIONS"])
     def test_cross_site_read_is_allowed(self, method: bytes) -> None:
         """Links from other sites work; the other site cannot read the response."""
         assert ask(PeerResolver(), "Sec-Fetch-Site: cross-site", "Origin: null", method=method).write_refused is False
 
-    @pytest.mark.parametrize(
-        ("fields", "is_handshake"),
+    @each(
+        "fields, is_handshake",
         [
             (["Upgrade: websocket"], True),
             (["Upgrade: WebSocket"], True),

@@ -1,12 +1,11 @@
 from http import HTTPStatus
 
-import pytest
-
 from postd.http.responses import phrase
+from tests.cases import each
 
 
-@pytest.mark.parametrize(
-    ("status", "expected"),
+@each(
+    "status, expected",
     [
         (200, "OK"),
         (413, "Content Too Large"),

@@ -54,8 +54,8 @@ class Addresses(Struct):
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
             if kind == "ssl":
                 context = ssl.create_default_context(cafile=self.trusted)
-                # Before it is connected: where the connection is reset at once, `wrap_socket` would leave a socket open
-                # that nobody has. And an end that TLS was not told of is a different one.
+                # Before it is connected: of a connection that is reset at once, `wrap_socket` leaves the socket open.
+                # And an end without a close notification of TLS is to be an error.
                 client = context.wrap_socket(client, server_hostname="localhost", suppress_ragged_eofs=False)
             client.connect(str(self.folder / "p.sock") if last == "unix" else ("127.0.0.1", self.ports[last]))
             if kind == "haproxy":

@@ -267,7 +267,7 @@ def count_in_redis(folder: Path, redis: RedisServer) -> int:
 def test_used_proofs_are_purged(
     tmp_path: Path, issuer: Issuer, kind: str, age: Callable[..., None], count: Callable[..., int]
 ) -> None:
-    """They are kept for minutes: the store is told that they expired an hour ago."""
+    """Expired proofs are deleted (they last for minutes: the test dates them back by an hour)."""
     token = make_bound_token(issuer)
     with ExitStack() as stack:
         redis = stack.enter_context(RedisServer(tmp_path / "redis"))

@@ -181,7 +181,7 @@ def test_watch_continues_after_a_restart(tmp_path: Path) -> None:
         watching = Watching(tmp_path, "--url", daemon.url)
         as_json = Watching(_folder(tmp_path / "json"), "--url", daemon.url, "--json")
         number = 0
-        # Whoever listens already hears the first one that they could.
+        # A client that is connected already gets the first event.
         while "added" not in watching.out or "added" not in as_json.out:
             number += 1
             run("add", HOSTILE, "--url", daemon.url)

@@ -43,8 +43,8 @@ def check_answers(clients: Sequence[httpx.Client], listeners: Sequence[Listener]
             assert (ADDED in answer.text, REPLACED in answer.text, answer.text.count(LEFT)) == (False, False, 1)
     for listener in listeners:
         listener.wait_for(6)
-        told = [(kind, data["id"] == post_id, data.get("post")) for kind, _, data in listener.events]
-        assert told == [
+        received = [(kind, data["id"] == post_id, data.get("post")) for kind, _, data in listener.events]
+        assert received == [
             ("added", False, ADDED),
             ("added", True, ADDED),
             ("updated", True, REPLACED),

@@ -341,7 +341,7 @@ def test_cross_site_request_of_a_browser_is_refused(tmp_path: Path) -> None:
 def test_refused_login_is_the_same_for_unknown_user_and_wrong_password(daemon: Daemon) -> None:
     answers = [
         sign_in(daemon, "alice", "wrong"),
-        sign_in(daemon, "nobody", "wrong"),
+        sign_in(daemon, "unknown", "wrong"),
         sign_in(daemon, "alice", ""),
         httpx.post(f"{daemon.url}/login", data={"username": "alice"}),
     ]
@@ -689,7 +689,7 @@ def test_throttle_counts_by_address(tmp_path: Path) -> None:
         assert try_basic(daemon, "alice", PASSWORD, "2001:db8:0:1::1").status_code == 200
         assert try_basic(daemon, "alice", PASSWORD, "192.0.2.7").status_code == 200
         for number in range(8):
-            assert try_basic(daemon, f"nobody {number}", "wrong", "192.0.2.8").status_code == 401
+            assert try_basic(daemon, f"unknown {number}", "wrong", "192.0.2.8").status_code == 401
         check_throttled(try_basic(daemon, "alice", PASSWORD, "192.0.2.8"))
 
 

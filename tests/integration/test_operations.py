@@ -184,7 +184,7 @@ def test_metrics_count_each_request(service: Operated) -> None:
         counted[route, answer.request.method, str(answer.status_code), scheme] += 1
         return answer
 
-    alice, wrong = ("alice", PASSWORD), ("nobody", "wrong")
+    alice, wrong = ("alice", PASSWORD), ("unknown", "wrong")
     for round_ in range(6):
         with connect(service.url) as client:
             location = count(post(client, headers={"Idempotency-Key": f"metrics-{round_}"}), "/post").headers[

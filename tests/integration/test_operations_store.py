@@ -91,10 +91,10 @@ def test_older_backup_is_migrated_once_under_a_running_server(daemon: Daemon) ->
     make_older(older, 2)
     run_sql(older, "PRAGMA wal_checkpoint(TRUNCATE)")
     posts = {post_id for (post_id,) in run_sql(older, "SELECT id FROM post")}
-    told = daemon.log.count("was upgraded from schema")
+    upgrades = daemon.log.count("was upgraded from schema")
     put_in_place(older, daemon, posts)
     assert len(tags_of(daemon)) == 1
-    assert daemon.log.count(f"was upgraded from schema 2 to {NEWEST}") == told + 1
+    assert daemon.log.count(f"was upgraded from schema 2 to {NEWEST}") == upgrades + 1
     assert (daemon.folder / "postd.db.schema-2").exists()
 
 

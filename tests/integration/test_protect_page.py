@@ -26,6 +26,7 @@ from twisted.web.server import Site
 
 from postd.client import Auth, AuthClient, Basic, BearerFile, Digest, FormLogin
 from postd.protect import Protection, identity, issuer
+from tests.cases import each
 from tests.client.server import REACTOR
 from tests.helpers import PATIENCE_S
 from tests.integration.test_logins import write_users
@@ -118,7 +119,7 @@ def wait_until_served(served: Served, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("heading", PROGRAMS)
+@each("heading", PROGRAMS)
 def test_program_has_few_lines(heading: str) -> None:
     lines = [line for line in program_of(heading).splitlines() if line.strip()]
     assert len(lines) <= LINES_MAX

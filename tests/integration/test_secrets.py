@@ -42,7 +42,7 @@ schemes = ["digest", "bearer", "basic", "session"]
 [[page]]
 path = "/few"
 schemes = ["basic", "bearer"]
-users = ["nobody"]
+users = ["unknown"]
 
 [[bearer]]
 issuer = "{issuer}"
@@ -91,7 +91,7 @@ class Run:
         self.statuses.add(written.status_code)
 
     def _basic(self, client: httpx.Client) -> None:
-        for name, password in (("alice", PASSWORD), ("alice", WRONG), ("nobody", WRONG)):
+        for name, password in (("alice", PASSWORD), ("alice", WRONG), ("unknown", WRONG)):
             shown = base64.b64encode(f"{name}:{password}".encode()).decode()
             self.secrets |= {password, shown, shown.rstrip("=")}
             self._ask(client, Authorization=f"Basic {shown}")

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransportWithDisconnection
@@ -10,6 +9,7 @@ from twisted.logger import capturedLogs
 from zope.interface import implementer
 
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
+from tests.cases import each
 
 V2 = b"\r\n\r\n\0\r\nQUIT\n"
 V2_TCP4 = V2 + b"\x21\x11\0\x0c" + bytes([192, 0, 2, 7, 192, 0, 2, 1]) + b"\x13\x88\0\x50"
@@ -61,9 +61,9 @@ class Connection:
                 self.protocol.dataReceived(data[start : start + (piece or len(data))])
 
 
-@pytest.mark.parametrize("piece", [0, 1, 7])
-@pytest.mark.parametrize(
-    ("header", "host"),
+@each("piece", [0, 1, 7])
+@each(
+    "header, host",
     [
         (b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\n", "192.0.2.7"),
         (b"PROXY TCP6 2001:db8::7 2001:db8::1 5000 80\r\n", "2001:db8::7"),
@@ -93,7 +93,7 @@ def test_half_closed_connection_stays_if_its_protocol_allows_that() -> None:
     assert connection.transport.connected
 
 
-@pytest.mark.parametrize(("heard", "sent"), [(Heard(), V2_TCP4), (HalfCloseable(), V2_TCP4[:-1])])
+@each("heard, sent", [(Heard(), V2_TCP4), (HalfCloseable(), V2_TCP4[:-1])])
 def test_half_closed_connection_is_closed_otherwise(heard: Heard, sent: bytes) -> None:
     connection = Connection(heard)
     connection.send(sent)
@@ -101,8 +101,8 @@ def test_half_closed_connection_is_closed_otherwise(heard: Heard, sent: bytes) -
     assert not connection.transport.connected
 
 
-@pytest.mark.parametrize("piece", [0, 1])
-@pytest.mark.parametrize(
+@each("piece", [0, 1])
+@each(
     "header",
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",

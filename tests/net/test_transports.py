@@ -24,6 +24,7 @@ from postd.front.socket_state import unsent_bytes
 from postd.net.transports import AT_ONCE_MAX_BYTES, HELD_MAX, LONG_SENDS_PER_TURN, poll_together
 from postd.reactor import IReactor
 from postd.twisted_private import buffered_bytes
+from tests.cases import each
 
 
 class TurnReactor:
@@ -263,7 +264,7 @@ def test_hung_up_connection_ends(connect: Connect, *, is_blocked: bool) -> None:
     assert one.reactor.readers == []
 
 
-@pytest.mark.parametrize("state", ["reading is paused", "input has ended"])
+@each("state", ["reading is paused", "input has ended"])
 def test_reset_connection_ends_at_once(state: str) -> None:
     """Nothing is written, and nothing is read."""
     port: Any = Port(0, Factory())

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postd.protocol.base64url import decode_base64url, encode_base64url
+from tests.cases import each
 
 
 @given(st.binary(max_size=100))
@@ -16,7 +17,7 @@ def test_encoded_bytes_are_decoded(data: bytes) -> None:
     assert decode_base64url(encoded.encode()) == data
 
 
-@pytest.mark.parametrize(
+@each(
     "text",
     [
         *(b"A", b"AAAAA", b"A+AA", b"A/AA", b"AA==", b"AAA=", b"=AAA", b"AB", b"AAB", b"AA AA", b"AAAA\n", b"\nAAAA"),

@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postd.protocol.bearer import BearerSyntaxError, decode_scope, decode_token
+from tests.cases import each
 
 
 class TokenTests:
-    @pytest.mark.parametrize(
+    @each(
         "sent",
         [
             b"mF_9.B5f-4.1JqM",  # RFC 6750 §2.1
@@ -28,7 +29,7 @@ class TokenTests:
     def test_token_is_returned_as_sent(self, sent: bytes) -> None:
         assert decode_token(sent) == sent.decode()
 
-    @pytest.mark.parametrize(
+    @each(
         "sent",
         [
             b"=",
@@ -85,8 +86,8 @@ class TokenTests:
 
 
 class ScopeTests:
-    @pytest.mark.parametrize(
-        ("text", "words"),
+    @each(
+        "text, words",
         [
             ("", set()),
             ("posts:read", {"posts:read"}),
@@ -99,7 +100,7 @@ class ScopeTests:
     def test_scope_elements_are_separated_by_one_space(self, text: str, words: set[str]) -> None:
         assert decode_scope(text) == words
 
-    @pytest.mark.parametrize(
+    @each(
         "text",
         [" ", " a", "a ", "a  b", "a\tb", "a\n", "a\r\nb", 'a"b', "a\\b", "a\0", "a\x7f", "schreiben\u00e4", "\uff41"],
     )

@@ -14,6 +14,7 @@ from postd.protocol.digest import (
     h_a1,
     response_hash,
 )
+from tests.cases import each
 
 # RFC 7616 §3.9.1
 REALM, USER, PASSWORD = "http-auth@example.org", "Mufasa", "Circle of Life"
@@ -25,7 +26,7 @@ RESPONSES = {
 }
 
 
-@pytest.mark.parametrize("algorithm", ["MD5", "SHA-256"])
+@each("algorithm", ["MD5", "SHA-256"])
 def test_example_of_the_rfc(algorithm: str) -> None:
     line = f'Digest realm="{REALM}", qop="auth, auth-int", algorithm={algorithm}, nonce="{NONCE}", opaque="{OPAQUE}"'
     challenge = choose_challenge(decode_challenges([line.encode()]))
@@ -54,7 +55,7 @@ def test_algorithm_nc_and_qop_are_sent_unquoted() -> None:
     )
 
 
-@pytest.mark.parametrize("user", ["a", "jürgen", 'a"b\\c', "a:b", ""])
+@each("user", ["a", "jürgen", 'a"b\\c', "a:b", ""])
 def test_encoded_response_can_be_decoded(user: str) -> None:
     challenge = DigestChallenge('a "realm"', "n\\n", "SHA-256")
     shown = answer_challenge(challenge, user, "0" * 64, method="PUT", uri='/a?"=\\', count=0xABC, cnonce="c")

@@ -20,6 +20,7 @@ from postd.protocol.discovery import (
     freshness_s,
     metadata_urls,
 )
+from tests.cases import each
 
 ISSUER = "https://idp.example/realms/main"
 JWKS_URI = "https://keys.idp.example/jwks?v=1"
@@ -133,25 +134,25 @@ NOT_TRUSTED = [
 
 
 class UrlTests:
-    @pytest.mark.parametrize("url", TRUSTED)
+    @each("url", TRUSTED)
     def test_safe_url_is_returned_unchanged(self, url: str) -> None:
         assert check_url(url) == url
         assert check_issuer(url) == url
 
-    @pytest.mark.parametrize("url", NOT_TRUSTED, ids=ascii)
+    @each("url", NOT_TRUSTED)
     def test_unsafe_url_is_refused(self, url: str) -> None:
         for check in (check_url, check_issuer):
             with pytest.raises(ValueError, match=r"is not an https URL \(http is allowed for loopback only\)"):
                 check(url)
 
-    @pytest.mark.parametrize("url", ["http://[::1]", "http://[::1]:8080/x", "https://[2001:db8::1]:8443/x"])
+    @each("url", ["http://[::1]", "http://[::1]:8080/x", "https://[2001:db8::1]:8443/x"])
     def test_ipv6_address_is_refused(self, url: str) -> None:
         """The client, treq, does not support them; the start reports it rather than each fetch."""
         for check in (check_url, check_issuer):
             with pytest.raises(ValueError, match="has an IPv6 address, which treq does not support: use a host name"):
                 check(url)
 
-    @pytest.mark.parametrize("url", ["https://idp.example?", "https://idp.example/?x=1", "http://127.0.0.1/a?b"])
+    @each("url", ["https://idp.example?", "https://idp.example/?x=1", "http://127.0.0.1/a?b"])
     def test_query_is_allowed_in_a_url_but_not_in_an_issuer(self, url: str) -> None:
         """RFC 8414 §2."""
         assert check_url(url) == url
@@ -178,8 +179,8 @@ class UrlTests:
 
 
 class MetadataUrlTests:
-    @pytest.mark.parametrize(
-        ("issuer", "openid", "oauth"),
+    @each(
+        "issuer, openid, oauth",
         [
             # OpenID Connect Discovery §4.1, RFC 8414 §3.1
             (
@@ -229,7 +230,7 @@ class MetadataUrlTests:
     def test_metadata_urls_of_an_issuer(self, issuer: str, openid: str, oauth: str) -> None:
         assert metadata_urls(issuer) == (openid, oauth)
 
-    @pytest.mark.parametrize("issuer", TRUSTED)
+    @each("issuer", TRUSTED)
     def test_metadata_urls_are_at_the_issuers_host(self, issuer: str) -> None:
         for url in metadata_urls(issuer):
             assert check_url(url)
@@ -257,14 +258,13 @@ class MetadataTests:
         with pytest.raises(MetadataError, match="has no jwks_uri with an https URL"):
             decode({"issuer": ISSUER, **document})
 
-    @pytest.mark.parametrize(
+    @each(
         "issuer",
         [
             *(None, 5, True, [], [ISSUER], {}, {ISSUER: 1}, "", "https://evil.example", ISSUER + "/", ISSUER[:-1]),
             *(ISSUER.upper(), "HTTPS" + ISSUER[5:], ISSUER + " ", ISSUER + "#", "http" + ISSUER[5:], ISSUER + "\0"),
             *(ISSUER.replace("example", "example:443"), ISSUER.replace("main", "m%61in")),
         ],
-        ids=ascii,
     )
     def test_issuer_must_match_to_the_byte(self, issuer: Any) -> None:
         """OpenID Connect Discovery §4.3, RFC 8414 §3.3."""
@@ -277,7 +277,7 @@ class MetadataTests:
             decode({"issuer": ISSUER, "jwks_uri": JWKS_URI}, ISSUER + "/")
         assert str(caught.value) == f'the document is not this issuer\'s: its issuer is "{ISSUER}", not "{ISSUER}/"'
 
-    @pytest.mark.parametrize(
+    @each(
         "found",
         [None, [ISSUER], "s3cr3t", "https://", 'https://a"', "https://a\x1b[2J", "https://ä", f"https://{'a' * 201}"],
     )
@@ -286,32 +286,28 @@ class MetadataTests:
             decode({"issuer": found, "jwks_uri": JWKS_URI})
         assert str(caught.value) == f'the document is not this issuer\'s: its issuer is not "{ISSUER}"'
 
-    @pytest.mark.parametrize(
-        "document", [None, True, 5, "x", ISSUER, [], [{"issuer": ISSUER}], {}, {"error": "x"}], ids=str
-    )
+    @each("document", [None, True, 5, "x", ISSUER, [], [{"issuer": ISSUER}], {}, {"error": "x"}])
     def test_document_without_an_issuer_is_refused(self, document: Any) -> None:
         with pytest.raises(MetadataError, match="not this issuer's"):
             decode(document)
 
-    @pytest.mark.parametrize(
+    @each(
         "content",
         [
             *(b"", b" ", b"\xff", b"<html>", b"{", b"[" * 100_000, b'{"a":' * 50_000, '{"issuer": 1}'.encode("utf-16")),
             *(b"\xef\xbb\xbf{}", b"{} {}", b'{"issuer": NaN}', b'{"issuer": "\xff"}', b'{"issuer": "\\ud800"}'),
         ],
-        ids=lambda content: ascii(content[:14]),
     )
     def test_invalid_json_is_refused(self, content: bytes) -> None:
         with pytest.raises(MetadataError, match="not JSON"):
             decode(content)
 
-    @pytest.mark.parametrize(
+    @each(
         "uri",
         [
             *(None, True, 5, 1.5, [], [JWKS_URI], {}, {JWKS_URI: 1}, {"https": JWKS_URI}, [[JWKS_URI]]),
             *(url for url in NOT_TRUSTED if "\ud800" not in url),
         ],
-        ids=ascii,
     )
     def test_unsafe_jwks_uri_is_refused(self, uri: Any) -> None:
         with pytest.raises(MetadataError, match="no jwks_uri with an https URL"):
@@ -346,7 +342,7 @@ class MetadataTests:
 class FreshnessTests:
     """Five minutes by default, a minute at least, a day at most."""
 
-    @pytest.mark.parametrize(
+    @each(
         "fields",
         [
             (),
@@ -375,12 +371,11 @@ class FreshnessTests:
             ("=600",),
             ('x="max-age=600"',),
         ],
-        ids=ascii,
     )
     def test_default_without_max_age(self, fields: tuple[str, ...]) -> None:
         assert freshness_s(fields) == FRESH_DEFAULT_S == 300
 
-    @pytest.mark.parametrize(
+    @each(
         "fields",
         [
             ("max-age=600",),
@@ -398,19 +393,18 @@ class FreshnessTests:
             ("no-transform,\tmax-age=600",),
             ("max-age=600, max-age=600",),
         ],
-        ids=ascii,
     )
     def test_max_age_is_found_among_other_directives(self, fields: tuple[str, ...]) -> None:
         assert freshness_s(fields) == 600
 
-    @pytest.mark.parametrize("field", ['community="UCI, max-age=86400"', 'no-cache="x, max-age=86400, y"'])
+    @each("field", ['community="UCI, max-age=86400"', 'no-cache="x, max-age=86400, y"'])
     def test_max_age_in_a_quoted_string_is_ignored(self, field: str) -> None:
         """RFC 9111 §5.2: a quoted string may have commas in it."""
         assert freshness_s((field,)) == FRESH_DEFAULT_S
         assert freshness_s((f"{field}, max-age=600",)) == 600
 
-    @pytest.mark.parametrize(
-        ("max_age", "fresh"),
+    @each(
+        "max_age, fresh",
         [
             *((0, 60), (1, 60), (59, 60), (60, 60), (61, 61), (86_399, 86_399), (86_400, 86_400), (86_401, 86_400)),
             *((31_536_000, 86_400), (2**31, 86_400), (2**63, 86_400), (10**40, 86_400)),
@@ -422,13 +416,12 @@ class FreshnessTests:
     def test_overlong_max_age_is_limited(self) -> None:
         assert freshness_s((f"max-age={'9' * 10_000}",)) == FRESH_MAX_S
 
-    @pytest.mark.parametrize(
-        ("age", "fresh"),
+    @each(
+        "age, fresh",
         [
             *(("0", 600), ("1", 599), ("540", 60), ("541", 60), ("600", 60), ("99999", 60), (str(2**70), 60)),
             *(("", 600), ("x", 600), ("-1", 600), ("1.5", 600), ("1, 2", 600), ("\u0661", 600), ("\u00b2", 600)),
         ],
-        ids=ascii,
     )
     def test_age_is_subtracted(self, age: str, fresh: float) -> None:
         """RFC 9111 §4.2.3."""

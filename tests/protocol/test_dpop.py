@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postd.protocol.dpop import PROOF_MAX_BYTES, ProofError, decode_proof, thumbprint
+from tests.cases import each
 from tests.issuer import ABSENT, Key, Prover, b64, make_token
 
 NOW = 1_700_000_000.0
@@ -43,7 +44,7 @@ def refusal(proof: str | bytes, **changes: Any) -> str:
 
 
 class GoodTests:
-    @pytest.mark.parametrize("alg", ["ES256", "EdDSA", "PS256", "RS256"])
+    @each("alg", ["ES256", "EdDSA", "PS256", "RS256"])
     def test_proof_is_accepted(self, alg: str) -> None:
         prover = Prover(Key.make(alg), now=lambda: NOW)
         assert check(prover.prove(METHOD, URL, TOKEN), prover=prover) == NOW + 60 + LEEWAY_S
@@ -53,7 +54,7 @@ class GoodTests:
         prover = Prover(Key.make("EdDSA"), now=lambda: NOW)
         assert check(prover.prove(METHOD, URL, TOKEN, {"alg": "Ed25519"}), prover=prover)
 
-    @pytest.mark.parametrize(
+    @each(
         "url",
         [
             *(
@@ -77,7 +78,7 @@ class GoodTests:
         key = {**PROVER.public, "kid": "x", "use": "sig", "alg": "ES256", "x5c": ["x"]}
         assert check(PROVER.prove(METHOD, URL, TOKEN, {"jwk": key}))
 
-    @pytest.mark.parametrize("ago", [0, 59.9, 89.9, -29.9])
+    @each("ago", [0, 59.9, 89.9, -29.9])
     def test_time_within_the_lifetime_and_the_clock_skew(self, ago: float) -> None:
         assert check(PROVER.prove(METHOD, URL, TOKEN, iat=NOW - ago)) == pytest.approx(NOW - ago + 90)
 
@@ -147,15 +148,15 @@ def faulty(*names: str) -> str:
 
 
 class FaultTests:
-    @pytest.mark.parametrize("name", FAULTS)
+    @each("name", FAULTS)
     def test_each_rule_is_checked(self, name: str) -> None:
         assert FAULTS[name][1] in refusal(faulty(name))
 
-    @pytest.mark.parametrize("pair", [*itertools.combinations(FAULTS, 2)], ids=" and ".join)
+    @each("pair", [*itertools.combinations(FAULTS, 2)])
     def test_two_faults_do_not_make_one_right(self, pair: tuple[str, str]) -> None:
         refusal(faulty(*pair))
 
-    @pytest.mark.parametrize("member", ["d", "p", "q", "dp", "dq", "qi", "oth", "k"])
+    @each("member", ["d", "p", "q", "dp", "dq", "qi", "oth", "k"])
     def test_any_private_member_is_refused(self, member: str) -> None:
         assert refusal(PROVER.prove(METHOD, URL, TOKEN, {"jwk": {**PROVER.public, member: "x"}})) == (
             "jwk has a private member"
@@ -237,7 +238,7 @@ class ThumbprintTests:
         key = {"kty": "RSA", "n": modulus, "e": "AQAB", "alg": "RS256", "kid": "2011-04-29"}
         assert thumbprint(key) == "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"
 
-    @pytest.mark.parametrize("alg", ["ES256", "EdDSA", "RS256"])
+    @each("alg", ["ES256", "EdDSA", "RS256"])
     def test_each_kind_of_key(self, alg: str) -> None:
         prover = Prover(Key.make(alg))
         assert thumbprint(prover.public) == prover.confirmation["jkt"]

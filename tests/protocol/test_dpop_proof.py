@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import (
 
 from postd.protocol.dpop import ProofError, thumbprint
 from postd.protocol.dpop_proof import DPoPKey, make_proof
+from tests.cases import each
 from tests.issuer import b64, unb64
 from tests.proofs import read_proof
 
@@ -83,8 +84,8 @@ def without(jwk: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 class ThumbprintTests:
-    @pytest.mark.parametrize(
-        ("jwk", "expected"),
+    @each(
+        "jwk, expected",
         [
             (RFC_7638_JWK, "NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"),  # RFC 7638 §3.1
             (RFC_9449_JWK, "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"),  # RFC 9449 §6.1
@@ -99,15 +100,15 @@ class ThumbprintTests:
         assert thumbprint(jwk) == expected
         assert thumbprint({**dict(reversed(jwk.items())), "use": "sig"}) == expected
 
-    @pytest.mark.parametrize("jwk", [{"kty": "oct", "k": "AA"}, {"kty": "RSA", "e": "AQAB"}, {}])
+    @each("jwk", [{"kty": "oct", "k": "AA"}, {"kty": "RSA", "e": "AQAB"}, {}])
     def test_other_key_is_an_error(self, jwk: dict[str, str]) -> None:
         with pytest.raises(ProofError):
             thumbprint(jwk)
 
 
 class KeyTests:
-    @pytest.mark.parametrize(
-        ("content", "algorithm", "public"),
+    @each(
+        "content, algorithm, public",
         [
             (pem(EC), "ES256", without(ec_jwk(), "d")),
             (pem(EC, PrivateFormat.TraditionalOpenSSL), "ES256", without(ec_jwk(), "d")),
@@ -132,8 +133,8 @@ class KeyTests:
         assert proof.header == {"typ": "dpop+jwt", "alg": algorithm, "jwk": public}
         assert proof.thumbprint == key.thumbprint
 
-    @pytest.mark.parametrize(
-        ("content", "why"),
+    @each(
+        "content, why",
         [
             (b"", "is not a private key in PEM or a JWK"),
             (pem(EC)[:90], "is not a private key in PEM or a JWK"),
@@ -159,8 +160,7 @@ class KeyTests:
             (encode(ec_jwk(d=5)), "is a malformed JWK"),
             (encode(ec_jwk(alg=[])), "is a malformed JWK"),
             (encode(rsa_jwk(d=rsa_jwk()["dp"])), "is a malformed JWK"),
-        ],
-        ids=lambda value: value if isinstance(value, str) else "",  # keys differ from process to process
+        ],  # keys differ from process to process
     )
     def test_unusable_key_is_refused_with_the_reason(self, content: bytes, why: str) -> None:
         with pytest.raises(ValueError) as caught:
@@ -198,8 +198,8 @@ class ProofTests:
         texts = [make_proof(self.key, method="GET", url=URL, now=NOW) for _ in range(50)]
         assert len({read_proof(text).claims["jti"] for text in texts}) == 50
 
-    @pytest.mark.parametrize(
-        ("url", "htu"),
+    @each(
+        "url, htu",
         [
             ("https://a.example/p?q=1#f", "https://a.example/p"),
             ("https://a.example/p#f?q", "https://a.example/p"),

@@ -1,6 +1,7 @@
 import pytest
 
 from postd.protocol.event_stream import LINE_MAX_CHARS, Event, EventDecoder, EventStreamError
+from tests.cases import each
 
 
 def decode(stream: bytes, size: int) -> tuple[list[Event], EventDecoder]:
@@ -9,8 +10,8 @@ def decode(stream: bytes, size: int) -> tuple[list[Event], EventDecoder]:
     return [event for piece in pieces for event in decoder.decode(piece)], decoder
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 1000])
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
+@each("size", [1, 2, 3, 1000])
+@each("end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
 def test_events_are_decoded_with_any_cuts_and_line_ends(end: str, size: int) -> None:
     lines = [
         "\ufeffretry: 2500", "id: 4", "", ": a comment", "event: added", "id: 5", 'data: {"post": "grüße 世界\u2028"}',
@@ -33,14 +34,14 @@ def test_id_takes_effect_at_the_end_of_its_block_even_without_an_event() -> None
     assert decoder.decode(b"\n") == [Event("message", "x", "3")]
 
 
-@pytest.mark.parametrize("line", [b"retry: x", b"retry: -1", b"retry:", b"retry: 1.5", b"retry: \xd9\xa1", b"id: a\0b"])
+@each("line", [b"retry: x", b"retry: -1", b"retry:", b"retry: 1.5", b"retry: \xd9\xa1", b"id: a\0b"])
 def test_invalid_fields_are_ignored(line: bytes) -> None:
     decoder = EventDecoder("1")
     decoder.decode(b"retry: 7\n" + line + b"\n\n")
     assert (decoder.last_id, decoder.retry_ms) == ("1", 7)
 
 
-@pytest.mark.parametrize("unit", [b"x", b"data: x\n"], ids=["a line", "an event"])
+@each("unit", [b"x", b"data: x\n"], ids=["a line", "an event"])
 def test_endless_line_or_event_is_refused(unit: bytes) -> None:
     decoder = EventDecoder()
     with pytest.raises(EventStreamError):

@@ -3,11 +3,11 @@
 import gzip
 import zlib
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from postd.protocol.gzip import HEADER, Stream, compress, inflate, make_part
+from tests.cases import each
 
 
 @given(st.lists(st.binary(max_size=200) | st.integers(0, 70_000).map(bytes), max_size=6))
@@ -28,7 +28,7 @@ def test_each_part_can_be_inflated_on_arrival() -> None:
         assert inflating.decompress(parts.add(make_part(text))) == text
 
 
-@pytest.mark.parametrize("text", [b"", b"x", b"posts " * 100_000], ids=["nothing", "a-byte", "much"])
+@each("text", [b"", b"x", b"posts " * 100_000], ids=["nothing", "a-byte", "much"])
 def test_whole_text_is_compressed(text: bytes) -> None:
     assert gzip.decompress(compress(text)) == text
 

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from postd.protocol.host import check_host, is_local_host, normalize_host
+from tests.cases import each
 
 NORMALIZED = {
     "posts.example": "posts.example",
@@ -35,24 +36,24 @@ FOREIGN = [
 ]
 
 
-@pytest.mark.parametrize(("authority", "host"), NORMALIZED.items())
+@each("authority, host", NORMALIZED.items())
 def test_host_is_normalized(authority: str, host: str) -> None:
     assert normalize_host(authority) == host
     assert normalize_host(f"[{host}]" if ":" in host else host) == host
 
 
-@pytest.mark.parametrize("authority", LOCAL)
+@each("authority", LOCAL)
 def test_loopback_host_is_local(authority: str) -> None:
     assert is_local_host(normalize_host(authority))
 
 
-@pytest.mark.parametrize("authority", FOREIGN)
+@each("authority", FOREIGN)
 def test_other_host_is_not_local(authority: str) -> None:
     assert not is_local_host(normalize_host(authority))
 
 
-@pytest.mark.parametrize(
-    ("value", "host"),
+@each(
+    "value, host",
     [
         *[("posts.example", "posts.example"), ("Posts.Example.", "posts.example"), ("node1", "node1")],
         *[("a_b.example", "a_b.example"), ("xn--bcher-kva.example", "xn--bcher-kva.example"), ("3com.example",) * 2],
@@ -64,8 +65,8 @@ def test_setting_is_a_name_or_an_address(value: str, host: str) -> None:
     assert check_host(value) == host == normalize_host(f"[{host}]" if ":" in host else host)
 
 
-@pytest.mark.parametrize(
-    ("value", "why"),
+@each(
+    "value, why",
     [
         *[(value, "has a port") for value in ("posts.example:80", "192.0.2.1:8080", "[::1]:80", "posts.example:")],
         *[(value, "xn--") for value in ("b\u00fccher.example", "\u4e16\u754c", "posts\uff0eexample")],

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from postd.protocol.jwk import KEYS_MAX, RSA_MAX_BITS, KeySet, KeySetError, SigningKey, decode_key_set
 from postd.protocol.jwt import ALGORITHMS, Jwt, decode_jwt
+from tests.cases import each
 from tests.issuer import ABSENT, Key, Mint, b64, make_token, unb64
 
 RSA, PSS, EC, ED = (Key.make(alg) for alg in ("RS256", "PS256", "ES256", "EdDSA"))
@@ -98,14 +99,14 @@ def example(alg: str) -> Jwt:
 
 
 class ExampleTests:
-    @pytest.mark.parametrize("alg", EXAMPLES)
+    @each("alg", EXAMPLES)
     def test_examples_of_the_rfcs_verify(self, alg: str) -> None:
         key = only_key(EXAMPLES[alg][0])
         assert key.verify(example(alg))
         for other in EXAMPLES.keys() - {alg}:
             assert not key.verify(example(other))
 
-    @pytest.mark.parametrize("alg", EXAMPLES)
+    @each("alg", EXAMPLES)
     def test_flipped_bit_invalidates_a_signature(self, alg: str) -> None:
         key, jwt = only_key(EXAMPLES[alg][0]), example(alg)
         for at in range(0, 8 * len(jwt.signed), 97):
@@ -120,7 +121,7 @@ def flip(data: bytes, at: int) -> bytes:
 
 
 class VerifyTests:
-    @pytest.mark.parametrize("alg", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
+    @each("alg", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
     def test_rsa_key_without_alg_verifies_all_rsa_algorithms(self, alg: str) -> None:
         assert only_key(RSA.jwk(alg=ABSENT)).verify(signed(RSA, alg))
 
@@ -134,7 +135,7 @@ class VerifyTests:
         x, y = (b64(number.to_bytes(66, "big")) for number in (point.x, point.y))
         assert only_key({"kty": "EC", "crv": "P-521", "x": x, "y": y}).verify(signed(Key("ES512", "p521", p521)))
 
-    @pytest.mark.parametrize("key", [RSA, PSS, EC, ED], ids=lambda key: key.alg)
+    @each("key", [RSA, PSS, EC, ED])
     def test_malformed_signature_does_not_verify(self, key: Key) -> None:
         jwt, ours = signed(key), only_key(key.jwk())
         right = jwt.signature
@@ -158,7 +159,7 @@ class VerifyTests:
         ):
             assert not ours.verify(replace(jwt, signature=wrong))
 
-    @pytest.mark.parametrize("key", [RSA, PSS, EC, ED], ids=lambda key: key.alg)
+    @each("key", [RSA, PSS, EC, ED])
     def test_signature_of_another_key_does_not_verify(self, key: Key) -> None:
         assert not only_key(key.jwk()).verify(signed(Key.make(key.alg)))
 
@@ -172,7 +173,7 @@ class VerifyTests:
                 jwt = decode_jwt(make_token(MINT.header(key, alg=alg), MINT.claims(), key))
                 assert only_key(key.jwk()).verify(jwt) == (alg == key.alg)
 
-    @pytest.mark.parametrize("alg", ["HS256", "HS384", "HS512"])
+    @each("alg", ["HS256", "HS384", "HS512"])
     def test_public_key_is_not_used_as_an_hmac_secret(self, alg: str) -> None:
         """RFC 8725 §2.1."""
         for key in (RSA, EC, ED):
@@ -224,13 +225,12 @@ class FindTests:
         assert [key.key_id for key in keys.find(signed(ED, kid="d"))] == ["d"]
         assert keys.find(signed(RSA, kid="unknown")) == []
 
-    @pytest.mark.parametrize(
+    @each(
         "kid",
         [
             *("", "A", "a ", " a", "a\0", "a\n", "aa", "\u0430", "../../../../dev/null", "/dev/null", "*", "%"),
             *("x' UNION SELECT 'key' -- ", "https://keys.forged.example", "a|/bin/true", "None", "k" * 4000, "\ud800"),
         ],
-        ids=lambda kid: ascii(kid[:20]),
     )
     def test_kid_is_only_compared(self, kid: str) -> None:
         """RFC 8725 §3.10."""
@@ -288,7 +288,7 @@ class FindTests:
 class UsableTests:
     """An unusable key affects no other key."""
 
-    @pytest.mark.parametrize(
+    @each(
         "members",
         [
             {},
@@ -302,7 +302,6 @@ class UsableTests:
             {"ext": True, "exp": 1, "nbf": 2**70, "status": None, "": {}},
             {"d": "x", "p": 5, "oth": [{"r": "x"}]},
         ],
-        ids=str,
     )
     def test_optional_members_are_accepted(self, members: dict[str, Any]) -> None:
         for key in (RSA, PSS, EC, ED):
@@ -319,12 +318,12 @@ class UsableTests:
         assert only.verify(signed(RSA))
         assert not only.key.is_private
 
-    @pytest.mark.parametrize("alg", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
+    @each("alg", ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512"])
     def test_alg_limits_a_key(self, alg: str) -> None:
         assert only_key(RSA.jwk(alg=alg)).algorithms == {alg}
 
-    @pytest.mark.parametrize(
-        ("members", "why"),
+    @each(
+        "members, why",
         [
             ({"use": "enc"}, "use"),
             ({"use": "enc", "alg": "RSA-OAEP"}, "use"),
@@ -366,15 +365,12 @@ class UsableTests:
             ({"kty": "AKP"}, "kty"),
             ({"kty": "oct", "k": "c2VjcmV0"}, "symmetric"),
         ],
-        ids=lambda case: case if isinstance(case, str) else ascii(case),
     )
     def test_key_for_another_use_is_left_out(self, members: dict[str, Any], why: str) -> None:
         for key in (RSA, EC, ED):
             assert why in why_left_out(key.jwk(**members))
 
-    @pytest.mark.parametrize(
-        ("key", "alg"), [(RSA, "ES256"), (RSA, "EdDSA"), (EC, "RS256"), (EC, "ES384"), (EC, "EdDSA"), (ED, "ES256")]
-    )
+    @each("key, alg", [(RSA, "ES256"), (RSA, "EdDSA"), (EC, "RS256"), (EC, "ES384"), (EC, "EdDSA"), (ED, "ES256")])
     def test_alg_of_another_key_type_is_left_out(self, key: Key, alg: str) -> None:
         assert "alg" in why_left_out(key.jwk(alg=alg))
 
@@ -390,10 +386,9 @@ class UsableTests:
             n = ((1 << bits) - 1).to_bytes((bits + 7) // 8, "big")
             assert len(key_set(RSA.jwk(n=b64(n))).keys) == known
 
-    @pytest.mark.parametrize(
+    @each(
         "crv",
         [ABSENT, None, "", "P-256K", "secp256k1", "p-256", "P-384", "P-521", "Ed448", "X25519", 5, ["P-256"], {}],
-        ids=shown,
     )
     def test_unsupported_curve_is_left_out(self, crv: Any) -> None:
         for key in (EC, ED):
@@ -420,10 +415,9 @@ def texts_for(good: str) -> list[Any]:
 class MalformedTests:
     """Keys are imported separately."""
 
-    @pytest.mark.parametrize(
-        ("key", "name"),
+    @each(
+        "key, name",
         [(RSA, "n"), (RSA, "e"), (EC, "x"), (EC, "y"), (ED, "x")],
-        ids=lambda case: case if isinstance(case, str) else case.alg,
     )
     def test_malformed_number_is_left_out(self, key: Key, name: str) -> None:
         for text in texts_for(key.jwk()[name]):
@@ -452,9 +446,7 @@ class MalformedTests:
         assert "it is malformed" in why_left_out({**other, "crv": "P-256", "alg": "ES256"})
         assert "it is malformed" in why_left_out({**EC.jwk(), "crv": "P-384", "alg": "ES384"})
 
-    @pytest.mark.parametrize(
-        "entry", [None, True, 5, 1.5, "", "RSA", [], [RSA.jwk()], {}], ids=lambda case: str(case)[:9]
-    )
+    @each("entry", [None, True, 5, 1.5, "", "RSA", [], [RSA.jwk()], {}])
     def test_entry_that_is_not_a_key_is_left_out(self, entry: Any) -> None:
         assert why_left_out(entry)
 
@@ -480,7 +472,7 @@ class MalformedTests:
 
 
 class DocumentTests:
-    @pytest.mark.parametrize(
+    @each(
         "content",
         [
             *(b"", b" ", b"\xff", b"<html>", b"keys", b"{", b'{"keys": [', b'{"keys": []}x', b"[" * 100_000),
@@ -492,19 +484,17 @@ class DocumentTests:
             ),
             b'{"keys": ["\\ud800"]}',
         ],
-        ids=lambda content: ascii(content[:12]),
     )
     def test_invalid_json_is_refused(self, content: bytes) -> None:
         with pytest.raises(KeySetError, match="not JSON"):
             decode_key_set(content)
 
-    @pytest.mark.parametrize(
+    @each(
         "document",
         [
             *(None, True, 5, "keys", [], [RSA.jwk()], {}, RSA.jwk(), {"Keys": []}, {"error": "not_found"}),
             *({"keys": value} for value in (None, True, 5, "x", {}, {"0": RSA.jwk()}, RSA.jwk())),
         ],
-        ids=lambda document: str(document)[:20],
     )
     def test_document_without_keys_is_refused(self, document: Any) -> None:
         with pytest.raises(KeySetError, match="no list of keys"):

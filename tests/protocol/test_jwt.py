@@ -21,6 +21,7 @@ from postd.protocol.jwt import (
     TokenPolicy,
     decode_jwt,
 )
+from tests.cases import each
 from tests.issuer import ABSENT, Key, Mint, b64, make_token
 
 NOW = 1_800_000_000
@@ -146,7 +147,7 @@ class DecodeTests:
     def test_empty_signature_is_decoded(self) -> None:
         assert decode_jwt(make().rpartition(".")[0] + ".").signature == b""
 
-    @pytest.mark.parametrize(
+    @each(
         "token",
         [
             *("", "x", ".", "..", "...", ".....", "a.b", "a.b.c.d", "a.b.c.d.e.f"),
@@ -184,9 +185,7 @@ class DecodeTests:
             with pytest.raises(NotJwtError):
                 decode_jwt(json.dumps(document))
 
-    @pytest.mark.parametrize(
-        "text", ["tök.en.x", "e30.e30.\u0130", "\ud800", "\uff45\uff13\uff10.e30.", "e30.e30.e30\u200b"]
-    )
+    @each("text", ["tök.en.x", "e30.e30.\u0130", "\ud800", "\uff45\uff13\uff10.e30.", "e30.e30.e30\u200b"])
     def test_text_that_http_cannot_carry_is_refused(self, text: str) -> None:
         with pytest.raises(TokenError):
             decode_jwt(text)
@@ -195,8 +194,8 @@ class DecodeTests:
 class SpellingTests:
     """Each token has one spelling only, so that it is identified by its text."""
 
-    @pytest.mark.parametrize("over", [1, 2])
-    @pytest.mark.parametrize("spelling", SPELLINGS.values(), ids=SPELLINGS)
+    @each("over", [1, 2])
+    @each("spelling", SPELLINGS.values(), ids=SPELLINGS)
     def test_non_canonical_part_is_refused(self, spelling: Any, over: int) -> None:
         header = b64(loose(MINT.header(x="?????"), over=over))
         claims = b64(loose(MINT.claims(x="?????"), over=over))
@@ -266,7 +265,7 @@ def broken(whole: bytes) -> dict[str, bytes]:
 
 
 class JsonTests:
-    @pytest.mark.parametrize("what", broken(b"{}"))
+    @each("what", broken(b"{}"))
     def test_malformed_header_is_refused(self, what: str) -> None:
         """A token that does not begin like a header may be opaque."""
         text = broken(json.dumps(MINT.header()).encode())[what]
@@ -277,12 +276,12 @@ class JsonTests:
             with pytest.raises(NotJwtError):
                 decode_jwt(token)
 
-    @pytest.mark.parametrize("what", broken(b"{}"))
+    @each("what", broken(b"{}"))
     def test_malformed_claims_are_refused(self, what: str) -> None:
         text = broken(json.dumps(MINT.claims()).encode())[what]
         assert "malformed" in refusal(make_token(MINT.header(), text, KEY))
 
-    @pytest.mark.parametrize("name", ["alg", "typ", "kid", "crit", "x"])
+    @each("name", ["alg", "typ", "kid", "crit", "x"])
     def test_duplicate_name_in_the_header_is_refused(self, name: str) -> None:
         """Verification and policy might use different ones."""
         header = json.dumps(MINT.header(**{name: ABSENT}))[1:]
@@ -290,7 +289,7 @@ class JsonTests:
             text = f'{{"{name}": {values[0]}, "{name}": {values[1]}, {header}'
             assert "malformed" in refusal(make_token(text.encode(), MINT.claims(), KEY))
 
-    @pytest.mark.parametrize("name", ["iss", "aud", "exp", "sub", "scope"])
+    @each("name", ["iss", "aud", "exp", "sub", "scope"])
     def test_duplicate_name_in_the_claims_is_refused(self, name: str) -> None:
         good = json.dumps(MINT.claims(scope="x")[name])
         claims = json.dumps(MINT.claims(**{name: ABSENT}))[1:]
@@ -311,7 +310,7 @@ class JsonTests:
 
 
 class HeaderTests:
-    @pytest.mark.parametrize(
+    @each(
         "members",
         [
             {"crit": []},
@@ -328,24 +327,23 @@ class HeaderTests:
             {"b64": True},
             {"b64": None},
         ],
-        ids=shown,
     )
     def test_critical_extension_is_refused(self, members: dict[str, Any]) -> None:
         assert refusal(make(members)) in {"its header has crit", "its header has b64"}
 
-    @pytest.mark.parametrize("name", ["alg", "kid", "typ"])
-    @pytest.mark.parametrize("value", ILL_TYPED.values(), ids=ILL_TYPED)
+    @each("name", ["alg", "kid", "typ"])
+    @each("value", ILL_TYPED.values(), ids=ILL_TYPED)
     def test_header_member_that_is_not_a_string_is_refused(self, name: str, value: object) -> None:
         assert refusal(make({name: value})) == f"{name} in its header is not a string"
 
     def test_missing_algorithm_is_refused(self) -> None:
         assert refusal(make({"alg": ABSENT})) == "alg is missing"
 
-    @pytest.mark.parametrize("alg", ["RS256", "PS256", "ES256", "EdDSA", "Ed25519"])
+    @each("alg", ["RS256", "PS256", "ES256", "EdDSA", "Ed25519"])
     def test_default_algorithms_are_accepted(self, alg: str) -> None:
         assert accept(make({"alg": alg}))
 
-    @pytest.mark.parametrize(
+    @each(
         "alg",
         [
             *("", "none", "None", "NONE", "nOnE", "none ", "HS256", "HS384", "HS512", "RS384", "RS512", "PS384"),
@@ -363,19 +361,18 @@ class HeaderTests:
         for alg in ("RS256", "EdDSA", "none", "HS384"):
             assert "alg" in refusal(make({"alg": alg}), policy)
 
-    @pytest.mark.parametrize(
+    @each(
         "typ",
         [
             *("at+jwt", "AT+JWT", "At+Jwt", "JWT", "jwt", "Jwt", ABSENT),
             *("application/at+jwt", "Application/AT+JWT", "APPLICATION/jwt", "application/JWT"),
         ],
-        ids=shown,
     )
     def test_type_is_compared_without_case_and_prefix(self, typ: Any) -> None:
         """RFC 7515 §4.1.9."""
         assert accept(make({"typ": typ}))
 
-    @pytest.mark.parametrize(
+    @each(
         "typ",
         [
             *("", " ", "application/", "application", "text/at+jwt", "at+jwt ", " at+jwt", "at+jwt;charset=utf-8"),
@@ -388,7 +385,7 @@ class HeaderTests:
         """RFC 8725 §3.11."""
         assert refusal(make({"typ": typ})) == "typ is not accepted here"
 
-    @pytest.mark.parametrize("accepted", ["at+jwt", "application/at+jwt", "AT+JWT"])
+    @each("accepted", ["at+jwt", "application/at+jwt", "AT+JWT"])
     def test_policy_without_jwt_requires_a_type(self, accepted: str) -> None:
         """Without `JWT` among the types, a token without `typ` is refused."""
         policy = replace(POLICY, token_types=frozenset({accepted}))
@@ -405,11 +402,11 @@ class HeaderTests:
 
 
 class IssuerTests:
-    @pytest.mark.parametrize("value", [ABSENT, *ILL_TYPED.values(), [ISSUER], {ISSUER: 1}], ids=shown)
+    @each("value", [ABSENT, *ILL_TYPED.values(), [ISSUER], {ISSUER: 1}])
     def test_issuer_that_is_not_a_string_is_refused(self, value: Any) -> None:
         assert refusal(make(iss=value)) == "iss is missing, or not a string"
 
-    @pytest.mark.parametrize(
+    @each(
         "iss",
         [
             *("", "x", ISSUER + "/", ISSUER.upper(), ISSUER.replace("https", "HTTPS"), ISSUER.replace("https", "http")),
@@ -433,27 +430,25 @@ class IssuerTests:
 
 
 class AudienceTests:
-    @pytest.mark.parametrize(
+    @each(
         "aud",
         [AUDIENCE, [AUDIENCE], ["account", AUDIENCE], [AUDIENCE, f"{ISSUER}/userinfo"], [AUDIENCE, AUDIENCE]],
-        ids=shown,
     )
     def test_accepted_audience(self, aud: Any) -> None:
         assert accept(make(aud=aud))
 
-    @pytest.mark.parametrize(
+    @each(
         "aud",
         [
             *("", "account", AUDIENCE + "/", AUDIENCE + "/more", "x" + AUDIENCE, AUDIENCE[:-1], AUDIENCE.upper()),
             *(AUDIENCE + " ", AUDIENCE + "\0", f"{AUDIENCE} posts:read", f"{AUDIENCE},x", json.dumps([AUDIENCE])),
             *([], ["account"], [""], [AUDIENCE + "/"], list(AUDIENCE)),
         ],
-        ids=shown,
     )
     def test_other_audience_is_refused(self, aud: Any) -> None:
         assert refusal(make(aud=aud)) == f'aud is another audience (expected "{AUDIENCE}")'
 
-    @pytest.mark.parametrize(
+    @each(
         "aud",
         [
             ABSENT,
@@ -466,7 +461,6 @@ class AudienceTests:
             [AUDIENCE, [AUDIENCE]],
             [{"aud": AUDIENCE}],
         ],
-        ids=shown,
     )
     def test_malformed_audience_is_refused(self, aud: Any) -> None:
         reason = "aud is another audience" if aud in (["x"], []) else "aud is missing, or neither a string nor a list"
@@ -502,7 +496,7 @@ class TimeTests:
         assert accept(token, now=NOW + 29.999)
         assert expired(token, now=NOW + 30)
 
-    @pytest.mark.parametrize("name", ["nbf", "iat"])
+    @each("name", ["nbf", "iat"])
     def test_future_date_is_accepted_within_the_leeway(self, name: str) -> None:
         for value in (0, 1, NOW - 86_400, NOW, NOW + 29.5, NOW + 30, ABSENT):
             assert accept(make(**{name: value}))
@@ -517,29 +511,28 @@ class TimeTests:
             for name in ("nbf", "iat"):
                 assert refusal(make(**{name: NOW + leeway + 1}), policy)
 
-    @pytest.mark.parametrize("value", [ABSENT, None], ids=shown)
+    @each("value", [ABSENT, None])
     def test_token_without_expiry_is_refused(self, value: Any) -> None:
         assert refusal(make(exp=value)) == "exp is missing"
 
-    @pytest.mark.parametrize("name", ["exp", "nbf", "iat"])
-    @pytest.mark.parametrize(
+    @each("name", ["exp", "nbf", "iat"])
+    @each(
         "value",
         [
             *(True, False, str(NOW), "", "2100-01-01", [NOW], [], {}, {"x": 1}),
             *(-1, -0.5, -(10**40), 2**53 + 2, 10**40, 1e40, 10**307),
         ],
-        ids=shown,
     )
     def test_malformed_date_is_refused(self, name: str, value: Any) -> None:
         assert refusal(make(**{name: value})) == f"{name} is not a date"
 
-    @pytest.mark.parametrize("name", ["exp", "nbf", "iat"])
-    @pytest.mark.parametrize("text", ["1e400", "-1e400", "9" * 309, "-" + "9" * 400, "9" * 4300], ids=len)
+    @each("name", ["exp", "nbf", "iat"])
+    @each("text", ["1e400", "-1e400", "9" * 309, "-" + "9" * 400, "9" * 4300])
     def test_date_beyond_float_range_is_refused(self, name: str, text: str) -> None:
         claims = json.dumps(MINT.claims(**{name: ABSENT}))[:-1] + f', "{name}": {text}}}'
         assert name in refusal(make_token(MINT.header(), claims.encode(), KEY))
 
-    @pytest.mark.parametrize("name", ["nbf", "iat"])
+    @each("name", ["nbf", "iat"])
     def test_null_date_is_refused(self, name: str) -> None:
         assert refusal(make(**{name: None}))
 
@@ -554,7 +547,7 @@ class TimeTests:
 
 
 class UserTests:
-    @pytest.mark.parametrize(
+    @each(
         "name",
         [
             *("alice", "x", "a" * 255, "Jürgen 世界 🙂", "a#b", "a b", "a:b", "aBcD1234@clients", "../../etc/passwd"),
@@ -564,19 +557,18 @@ class UserTests:
     def test_valid_user_name_is_accepted(self, name: str) -> None:
         assert accept(make(sub=name)).user == name
 
-    @pytest.mark.parametrize("value", [ABSENT, None], ids=shown)
+    @each("value", [ABSENT, None])
     def test_missing_sub_is_refused(self, value: Any) -> None:
         assert refusal(make(sub=value)) == "sub is missing"
 
-    @pytest.mark.parametrize("claim", ["sub", "email"])
-    @pytest.mark.parametrize(
+    @each("claim", ["sub", "email"])
+    @each(
         "value",
         [
             *(True, False, 5, 0, 0.5, [], ["alice"], {}, {"x": "alice"}, "", "a" * 256),
             *("a\nb", "a\r\nSet-Cookie: x", "a\0", "\x1b[2J", "a\x7f", "a\x9b", "a\tb", "\ud800"),
             *("a\u202eb", "a\u2028b", "a\u2029", "a\u200bb", "\ufeffa", "a\u00adb", "\ue000", "\u0378", "a\u00a0b"),
         ],
-        ids=shown,
     )
     def test_invalid_user_name_is_refused(self, claim: str, value: Any) -> None:
         policy = replace(POLICY, user_claim=claim)
@@ -599,7 +591,7 @@ class UserTests:
 
 
 class BoundTests:
-    @pytest.mark.parametrize("cnf", [{"jkt": "x" * 43}, {"x5t#S256": "x"}, {}, None, [], False, ""], ids=shown)
+    @each("cnf", [{"jkt": "x" * 43}, {"x5t#S256": "x"}, {}, None, [], False, ""])
     def test_token_bound_to_a_key_is_refused(self, cnf: Any) -> None:
         assert "cnf" in refusal(make(cnf=cnf))
 
@@ -621,8 +613,8 @@ class RequiredClaimsTests:
         for bad in (["x"], ["x", 5], [None], [{"mine": 1}]):
             assert refusal(make(azp=bad), self.require("mine"))
 
-    @pytest.mark.parametrize(
-        ("value", "others"),
+    @each(
+        "value, others",
         [
             (True, [1, 1.0, "true", "True", False, None]),
             (False, [0, 0.0, "", "false", None, ABSENT, [], {}]),
@@ -632,7 +624,6 @@ class RequiredClaimsTests:
             ("", [0, False, None, ABSENT, [], {}]),
             ("None", [None, ABSENT]),
         ],
-        ids=shown,
     )
     def test_values_are_compared_with_their_types(self, value: Any, others: list[Any]) -> None:
         """True == 1 in Python, but not in JSON."""
@@ -656,8 +647,8 @@ class RequiredClaimsTests:
 
 
 class ScopeTests:
-    @pytest.mark.parametrize(
-        ("claims", "scopes"),
+    @each(
+        "claims, scopes",
         [
             ({}, set()),
             ({"scope": ""}, set()),
@@ -675,13 +666,12 @@ class ScopeTests:
             ({"scope": "posts:read", "scp": ["posts:write"]}, {"posts:read", "posts:write"}),
             ({"roles": ["posts:read"], "Scope": "posts:read", "scopes": "posts:read"}, set()),
         ],
-        ids=shown,
     )
     def test_scopes_in_a_string_or_in_a_list(self, claims: dict[str, Any], scopes: set[str]) -> None:
         assert accept(make(**claims)).scopes == scopes
 
-    @pytest.mark.parametrize("name", ["scope", "scp"])
-    @pytest.mark.parametrize("value", [5, 0, True, False, {}, {"posts:read": 1}, ["x", 5], [["x"]], [None]], ids=shown)
+    @each("name", ["scope", "scp"])
+    @each("value", [5, 0, True, False, {}, {"posts:read": 1}, ["x", 5], [["x"]], [None]])
     def test_malformed_scope_claim_is_refused(self, name: str, value: Any) -> None:
         reason = f"{name} is neither a string nor a list of strings"
         assert refusal(make(**{"scope": "x", name: value})) == reason
@@ -713,14 +703,14 @@ class IdTokenTests:
         "events": {"http://schemas.openid.net/event/backchannel-logout": {}},
     }
 
-    @pytest.mark.parametrize("typ", ["JWT", "jwt", "application/jwt", ABSENT], ids=shown)
-    @pytest.mark.parametrize("name", LOOKS)
+    @each("typ", ["JWT", "jwt", "application/jwt", ABSENT])
+    @each("name", LOOKS)
     def test_token_that_looks_like_an_id_token_is_refused(self, name: str, typ: Any) -> None:
         for value in (self.LOOKS[name], "", None, 5):
             assert "ID token" in refusal(make({"typ": typ}, **{name: value}))
         assert "ID token" in refusal(make({"typ": typ}, **self.LOOKS))
 
-    @pytest.mark.parametrize("typ", ["at+jwt", "application/at+jwt", "AT+JWT"])
+    @each("typ", ["at+jwt", "application/at+jwt", "AT+JWT"])
     def test_access_token_by_its_type_is_accepted(self, typ: str) -> None:
         assert accept(make({"typ": typ}, **self.LOOKS))
 
@@ -739,7 +729,7 @@ class IdTokenTests:
         assert accept(make({"typ": ABSENT}, azp="mine", **self.LOOKS), policy)
         assert refusal(make({"typ": ABSENT}, azp="x", **self.LOOKS), policy)
 
-    @pytest.mark.parametrize("name", ["azp", "client_id"])
+    @each("name", ["azp", "client_id"])
     def test_id_token_for_its_client_has_another_audience(self, name: str) -> None:
         assert refusal(make({"typ": "JWT"}, aud="a-client", scope="x", **{name: "a-client"}))
         assert accept(make({"typ": "JWT"}, aud=AUDIENCE, **{name: AUDIENCE}))
@@ -775,14 +765,12 @@ class IntrospectionTests:
         )
         assert json.loads(accepted.claims_json).items() >= claims.items()
 
-    @pytest.mark.parametrize(
-        "active", [ABSENT, None, False, 1, 1.0, "true", "True", [True], {"active": True}], ids=shown
-    )
+    @each("active", [ABSENT, None, False, 1, 1.0, "true", "True", [True], {"active": True}])
     def test_inactive_token_is_refused(self, active: Any) -> None:
         assert denial(active=active) == "the issuer says that it is not active"
 
-    @pytest.mark.parametrize(
-        ("token_type", "good"),
+    @each(
+        "token_type, good",
         [
             ("Bearer", True),
             ("bearer", True),
@@ -808,7 +796,7 @@ class IntrospectionTests:
         assert introspect(aud=None) == introspect(aud=ABSENT)
         assert introspect(sub=None, client_id="app").user == "app"
 
-    @pytest.mark.parametrize(
+    @each(
         "members",
         [
             *({"iss": ISSUER + "/"}, {"iss": ""}, {"iss": [ISSUER]}, {"iss": 5}),
@@ -819,7 +807,6 @@ class IntrospectionTests:
             *({"sub": ""}, {"sub": 5}, {"sub": "a\nb"}, {"sub": ["alice"]}, {"sub": "a" * 256}),
             *({"scope": 5}, {"scope": {"x": 1}}, {"scp": ["x", 5]}),
         ],
-        ids=shown,
     )
     def test_present_members_are_checked_as_in_a_jwt(self, members: dict[str, Any]) -> None:
         ((name, _),) = members.items()

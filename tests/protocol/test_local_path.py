@@ -3,11 +3,11 @@
 import re
 from urllib.parse import unquote, urljoin, urlsplit
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postd.protocol.local_path import LOCAL_PATH_MAX_BYTES, encode_local_path
+from tests.cases import each
 
 BASE = "https://posts.example/?next=x"
 HOSTILE = [
@@ -61,13 +61,13 @@ def browser_host(location: str, base: str) -> str:
     return urlsplit(base).netloc
 
 
-@pytest.mark.parametrize("text", HOSTILE)
+@each("text", HOSTILE)
 def test_hostile_path_is_refused(text: str) -> None:
     assert encode_local_path(text) is None
 
 
-@pytest.mark.parametrize(
-    ("text", "location"),
+@each(
+    "text, location",
     [
         *(
             (text, text)
@@ -109,6 +109,6 @@ def test_no_path_leads_to_another_host(text: str) -> None:
     assert unquote(location) == unquote(text)
 
 
-@pytest.mark.parametrize("text", [text for text in HOSTILE if "evil" in text and not re.search(r"/\.|^[@.]|Set", text)])
+@each("text", [text for text in HOSTILE if "evil" in text and not re.search(r"/\.|^[@.]|Set", text)])
 def test_browser_rules_of_these_tests_find_the_other_host(text: str) -> None:
     assert browser_host(text, BASE) != "posts.example" or "javascript" in text

@@ -2,16 +2,15 @@
 
 import json
 
-import pytest
-
 from postd.protocol.nesting import DEPTH_MAX, is_too_deep
+from tests.cases import each
 
 
 def nest(depth: int, opening: str = "[", closing: str = "]", inner: str = "") -> str:
     return opening * depth + inner + closing * depth
 
 
-@pytest.mark.parametrize(("opening", "closing", "inner"), [("[", "]", ""), ('{"a":', "}", "1"), ("[1, ", "]", "2")])
+@each("opening, closing, inner", [("[", "]", ""), ('{"a":', "}", "1"), ("[1, ", "]", "2")])
 def test_depth_over_the_maximum_is_too_deep(opening: str, closing: str, inner: str) -> None:
     deepest = nest(DEPTH_MAX, opening, closing, inner)
     assert json.loads(deepest)
@@ -23,7 +22,7 @@ def test_flat_text_of_any_length_is_not_too_deep() -> None:
     assert not is_too_deep("[" + ",".join(["[{}]"] * 5000) + "]")
 
 
-@pytest.mark.parametrize("string", ["[" * 1000, '\\"' + "{" * 1000, "\\\\\\" + '"' + "[" * 1000])
+@each("string", ["[" * 1000, '\\"' + "{" * 1000, "\\\\\\" + '"' + "[" * 1000])
 def test_brackets_in_a_string_do_not_count(string: str) -> None:
     assert not is_too_deep(f'["{string}"]')
 

@@ -22,6 +22,7 @@ from postd.protocol.password import (
     verify_password,
     weakness,
 )
+from tests.cases import each
 from tests.helpers import SALT
 
 ANEW = "set the password again with `postd user passwd NAME` or `htpasswd -B`"
@@ -58,12 +59,12 @@ class NormalizeTests:
 
 
 class CheckPasswordTests:
-    @pytest.mark.parametrize("password", ["x", "a:b", " ", "пароль", "密码", "🔑", "x" * 1000, "\u00a0", "a\u0301"])
+    @each("password", ["x", "a:b", " ", "пароль", "密码", "🔑", "x" * 1000, "\u00a0", "a\u0301"])
     def test_any_text_is_allowed(self, password: str) -> None:
         assert check_password(password) == normalize(password)
 
-    @pytest.mark.parametrize(
-        ("password", "why"),
+    @each(
+        "password, why",
         [
             ("", "is empty"),
             ("a\nb", "has a control character, which clients cannot send (RFC 7617 §2)"),
@@ -106,7 +107,7 @@ class HashPasswordTests:
 
 
 class VerifyPasswordTests:
-    @pytest.mark.parametrize("prefix", ["$2a$", "$2b$", "$2y$"])
+    @each("prefix", ["$2a$", "$2b$", "$2y$"])
     def test_bcrypt_of_each_prefix_is_verified(self, prefix: str) -> None:
         stored = bcrypt_hash("sécret".encode(), prefix)
         check_hash(stored)
@@ -120,7 +121,7 @@ class VerifyPasswordTests:
         assert not verify_password(bcrypt_hash(b"x"), "x\0y")
         assert not verify_password(bcrypt_hash(b"xy"), "x\0y")
 
-    @pytest.mark.parametrize("stored", [bcrypt_hash(b""), argon2_hash(b"")], ids=hash_kind)
+    @each("stored", [bcrypt_hash(b""), argon2_hash(b"")], ids=hash_kind)
     def test_empty_password_never_matches(self, stored: str) -> None:
         check_hash(stored)
         assert not verify_password(stored, "")
@@ -151,8 +152,8 @@ class VerifyPasswordTests:
 
 
 class CheckHashTests:
-    @pytest.mark.parametrize(
-        ("stored", "kind"),
+    @each(
+        "stored, kind",
         [
             ("$apr1$Xf2qS1cX$8jv5Q5vYIVxKr7p2ZpV8P/", "is an Apache MD5 hash ($apr1$)"),
             ("{SHA}5en6G6MezRroT3XKqkdPOmY/BfQ=", "is a SHA-1 hash without a salt ({SHA})"),
@@ -176,7 +177,7 @@ class CheckHashTests:
     def test_other_kinds_of_hash_are_named_but_not_quoted(self, stored: str, kind: str) -> None:
         assert refusal(stored) == f"{kind}; supported are Argon2id and bcrypt: {ANEW}"
 
-    @pytest.mark.parametrize(
+    @each(
         "stored",
         [
             ARGON2[:-1],
@@ -199,7 +200,7 @@ class CheckHashTests:
     def test_incomplete_argon2id_hash_is_refused(self, stored: str) -> None:
         assert refusal(stored) == f"is not a complete Argon2id hash of version 19; {ANEW}"
 
-    @pytest.mark.parametrize(
+    @each(
         "stored",
         [
             BCRYPT[:-1],
@@ -214,14 +215,14 @@ class CheckHashTests:
     def test_incomplete_bcrypt_hash_is_refused(self, stored: str) -> None:
         assert refusal(stored) == f"is not a complete bcrypt hash; {ANEW}"
 
-    @pytest.mark.parametrize("number", ["m=1048577", "m=9999999999", "t=101", "p=65"])
+    @each("number", ["m=1048577", "m=9999999999", "t=101", "p=65"])
     def test_too_costly_argon2id_hash_is_refused(self, number: str) -> None:
         assert "costs too much to verify" in refusal(re.sub(f"{number[0]}=[0-9]+", number, ARGON2))
 
     def test_argon2id_hash_invalid_to_argon2_is_refused(self) -> None:
         assert "m below 8 times p" in refusal(ARGON2.replace("p=1", "p=2"))
 
-    @pytest.mark.parametrize("cost", ["00", "03", "21", "99"])
+    @each("cost", ["00", "03", "21", "99"])
     def test_bcrypt_cost_out_of_range_is_refused(self, cost: str) -> None:
         assert "not between 4 and 20" in refusal(BCRYPT.replace("$04$", f"${cost}$"))
 
@@ -254,14 +255,14 @@ def _base64(data: bytes) -> str:
 
 
 class WeaknessTests:
-    @pytest.mark.parametrize(("cost", "weak"), [("04", True), ("05", True), ("09", True), ("10", False), ("12", False)])
+    @each("cost, weak", [("04", True), ("05", True), ("09", True), ("10", False), ("12", False)])
     def test_weakness_of_bcrypt(self, cost: str, weak: bool) -> None:  # noqa: FBT001 - a column of the table
         stored = BCRYPT.replace("$04$", f"${cost}$")
         assert weakness(stored) == ("cost 10 or more is recommended" if weak else None)
         assert hash_kind(stored) == f"bcrypt cost {int(cost)}"
 
-    @pytest.mark.parametrize(
-        ("memory_kib", "passes", "weak"),
+    @each(
+        "memory_kib, passes, weak",
         [
             (47104, 1, False),
             (47103, 1, True),

@@ -2,19 +2,19 @@
 
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from postd.protocol.percent import parse_urlencoded, percent_decode
+from tests.cases import each
 
 _NEAR_ESCAPES = st.lists(st.sampled_from([b"%", b"4", b"a", b"F", b"g", b"+", b"=", b"&", b"\xff", b"\n"])).map(
     b"".join
 )
 
 
-@pytest.mark.parametrize(
-    ("encoded", "decoded"),
+@each(
+    "encoded, decoded",
     [
         (b"a%20b", b"a b"),
         (b"%c3%BC", "ü".encode()),

@@ -2,11 +2,11 @@
 
 import hashlib
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from postd.protocol.session import RENEWAL_MAX_S, Session, hash_session_id, make_session, make_session_id, renewal
+from tests.cases import each
 
 NOW = 1_800_000_000.0
 DURATIONS = st.floats(0.001, 1e8)
@@ -30,7 +30,7 @@ class IdTests:
         session_id = make_session_id()
         assert hash_session_id(session_id) == hashlib.sha256(session_id.encode()).digest()
 
-    @pytest.mark.parametrize(
+    @each(
         "text",
         [
             *(

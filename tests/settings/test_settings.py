@@ -49,6 +49,7 @@ from postd.settings.values import (
     Seconds,
     TrustedProxy,
 )
+from tests.cases import each
 
 ENDPOINTS = 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]'
 KEYS = (
@@ -648,8 +649,8 @@ def test_unreadable_file_is_refused(folder: Path) -> None:
         load_settings(".", {}, folder)
 
 
-@pytest.mark.parametrize(
-    ("description", "absolute"),
+@each(
+    "description, absolute",
     [
         ("tcp:80", "tcp:80"),
         ("TCP:80:interface=\\:\\:1", "tcp:80:interface=\\:\\:1"),

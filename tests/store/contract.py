@@ -1020,7 +1020,7 @@ class LoginStoreContract:
         ):
             await store.add_session(id_hash_of(number), make_session(name, fingerprint))
         assert await store.delete_sessions_of({}) == 0
-        assert await store.delete_sessions_of({"nobody": None, "alice": b"new", "bob": None}) == 3
+        assert await store.delete_sessions_of({"unknown": None, "alice": b"new", "bob": None}) == 3
         left = {(session.username, session.fingerprint) for session in await store.list_sessions()}
         assert left == {("alice", b"new"), ("carol", b"old")}
 

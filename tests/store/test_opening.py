@@ -13,6 +13,7 @@ from postd.reactor import IReactor
 from postd.store.opening import STORE_URLS, open_login_store, open_store
 from postd.store.redis.store import RedisStore
 from postd.store.sqlite.store import MemoryStore, SqliteStore
+from tests.cases import each
 
 reactor = cast(IReactor, global_reactor)
 
@@ -37,9 +38,7 @@ def test_memory_store_of_a_server_has_posts() -> None:
     assert isinstance(open_store("memory:", where="store", reactor=reactor), MemoryStore)
 
 
-@pytest.mark.parametrize(
-    "url", ["redis://app@host/1", "rediss://host", "redis+unix:///r.sock", "redis+sentinel://a,b/main"]
-)
+@each("url", ["redis://app@host/1", "rediss://host", "redis+unix:///r.sock", "redis+sentinel://a,b/main"])
 def test_login_store_of_a_redis_url_is_the_whole_store(url: str) -> None:
     store = open_login_store(url, reactor=reactor)
     assert isinstance(store, RedisStore)
@@ -52,7 +51,7 @@ def test_login_store_of_an_sqlite_path_is_the_whole_store(tmp_path: Path) -> Non
     assert store.description == f"sqlite:{tmp_path}/posts.db"
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "",

@@ -413,8 +413,8 @@ def test_throttle_ignores_forged_client_addresses(balancer: Balancer) -> None:
         }
         return client.post("/login", data={"username": "bob", "password": password}, headers=forged).status_code
 
-    with balancer.client("127.0.0.8") as stranger, balancer.client("127.0.0.9") as bob:
-        statuses = [sign_in(stranger, "wrong", number) for number in range(FAILURES_MAX + 4)]
+    with balancer.client("127.0.0.8") as guest, balancer.client("127.0.0.9") as bob:
+        statuses = [sign_in(guest, "wrong", number) for number in range(FAILURES_MAX + 4)]
         assert statuses == [401] * FAILURES_MAX + [429] * 4
         assert sign_in(bob, PASSWORD, 1) == 302
 
@@ -501,7 +501,7 @@ def test_readers_survive_the_death_and_return_of_a_node(balancer: Balancer) -> N
     else:
         assert set(read) == {200}
     assert len(read) > 100
-    # Nobody knows what became of a write that the node died with; the balancer says so, or hangs up, and does not try
+    # The outcome of a write at the end of its node is unknown; the balancer says so, or hangs up, and does not try
     # again.
     assert set(written) <= {201, 502, 503, 504, "RemoteProtocolError"}
     assert written.count(201) > len(written) - 10

@@ -183,7 +183,7 @@ def get_by_requests(url: str, served: Served, shown: Certificate | None, fields:
 def test_bound_token_needs_the_certificate_of_the_connection(served: Served, get: Get, way: str) -> None:
     url = getattr(served, way)
     assert [get(url, served, shown, {}) for shown in (served.owner, served.other, None)] == [200, 401, 401]
-    # Whoever has seen the certificate, which is public, may write it into the field.
+    # The certificate is public: any client may write it into the field.
     assert [get(url, served, shown, served.owner.field) for shown in (served.other, None)] == [401, 401]
     assert get(url, served, served.owner, served.other.field) == 200
 

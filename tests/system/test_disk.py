@@ -11,7 +11,7 @@ import pytest
 from tests.integration.daemon import TWISTD, Daemon
 from tests.store.sqlite.older import NEWEST, make_older, tables_of
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_upgrade_waits_for_space_for_its_copy(tmp_path: Path, small_disk: Path) 
     before = make_older(path, 3, posts=6000)
     assert tables_of(path) == before
     small_disk.chmod(0o755)  # Linux keeps even root from others' files in a folder for everybody
-    os.chown(path, NOBODY, NOBODY)
+    os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * (2 * 2**20 - 2 * path.stat().st_size))
     command = [TWISTD, "-n", "--pidfile=", "postd", "--listen=tcp:0:interface=127.0.0.1", f"--store=sqlite:{path}"]
@@ -84,5 +84,6 @@ def test_upgrade_waits_for_space_for_its_copy(tmp_path: Path, small_disk: Path) 
         upgraded = f"was upgraded from schema 3 to {NEWEST}; a copy of the old file, which has texts of deleted posts,"
         assert f"{upgraded} is {path}.schema-3" in daemon.log
     copy = small_disk / "posts.db.schema-3"
-    assert (copy.stat().st_uid, copy.stat().st_gid) == (NOBODY, NOBODY)  # whoever made it, it can take its place again
+    # The owner of the copy can put it in the place of the file.
+    assert (copy.stat().st_uid, copy.stat().st_gid) == (UNPRIVILEGED, UNPRIVILEGED)
     assert tables_of(copy) == before

@@ -482,8 +482,8 @@ def test_smuggled_fields_reach_nobody(gateway: Gateway, client: httpx.Client, sc
         assert named.get("remote-scopes") == ("a" if scheme == "bearer" else None)
         assert (named["x-forwarded-for"], named["x-forwarded-proto"]) == (CLIENT, "https")
         assert not [name for name in received if not re.fullmatch("[A-Za-z0-9-]+", name)]
-        told = {name for name in named if name.startswith(("x-forwarded-", "x-original-", "client-", "forwarded"))}
-        assert told == {"x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"}
+        sent = {name for name in named if name.startswith(("x-forwarded-", "x-original-", "client-", "forwarded"))}
+        assert sent == {"x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"}
         assert {name for name in named if name.startswith("remote")} <= {
             "remote-user",
             "remote-scheme",
@@ -633,14 +633,14 @@ def test_host_that_is_not_allowed_has_its_status(gateway: Gateway, client: httpx
 
 def test_throttle_counts_the_client_behind_the_proxy(gateway: Gateway) -> None:
     forged = {"X-Forwarded-For": "192.0.2.1", "X-Real-IP": "192.0.2.1", "Forwarded": "for=192.0.2.1"}
-    with gateway.client("127.0.0.8") as stranger, gateway.client("127.0.0.9") as bob:
+    with gateway.client("127.0.0.8") as guest, gateway.client("127.0.0.9") as bob:
         statuses = [
-            stranger.get("/report.txt", auth=("bob", f"wrong{number}"), headers=forged).status_code
+            guest.get("/report.txt", auth=("bob", f"wrong{number}"), headers=forged).status_code
             for number in range(FAILURES_MAX)
         ]
         assert statuses == [401] * FAILURES_MAX
         for auth in (httpx.BasicAuth("bob", PASSWORD), httpx.DigestAuth("bob", PASSWORD)):
-            answer = stranger.get("/report.txt", auth=auth, headers=forged)
+            answer = guest.get("/report.txt", auth=auth, headers=forged)
             assert answer.status_code == 429
             assert 0 < int(answer.headers["Retry-After"]) <= 300
         assert bob.get("/report.txt", auth=("bob", PASSWORD)).text == REPORT

@@ -209,8 +209,8 @@ def test_same_name_at_another_issuer_is_forbidden(provider: Provider, tmp_path: 
 
 
 def test_token_of_unknown_issuer_is_refused(daemon: Daemon) -> None:
-    with Provider(Key.make("RS256")) as stranger:
-        check_refused(daemon, stranger.client_credentials(BOTH))
+    with Provider(Key.make("RS256")) as other:
+        check_refused(daemon, other.client_credentials(BOTH))
 
 
 # Opaque tokens

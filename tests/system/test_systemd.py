@@ -221,7 +221,7 @@ def test_notifications_and_socket_over_restarts(tmp_path: Path, family: str, wor
     watchdog_s = 1.0
     with Systemd(tmp_path, family, watchdog_s=watchdog_s) as systemd:
         with systemd.start("--workers", str(workers)) as daemon:
-            # Whoever connects from now on is served.
+            # Connections from now on are served.
             with systemd.connect() as client:
                 assert ask(client).startswith(b"HTTP/1.1 200 OK")
             systemd.wait_for(r"STATUS=.*ready.*")

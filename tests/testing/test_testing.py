@@ -20,6 +20,7 @@ from postd.errors import ConfigError
 from postd.protect import Protection, identity
 from postd.reactor import IReactor
 from postd.testing import Issuer, PostServer, Server, basic, bearer, write_users
+from tests.cases import each
 from tests.helpers import PATIENCE_S
 
 REACTOR = cast(IReactor, global_reactor)
@@ -149,7 +150,7 @@ async def test_server_takes_all_schemes_by_settings(tmp_path: Path) -> None:
                 await server.sign_in("alice", "looking-glass")
 
 
-@pytest.mark.parametrize("settings", [{"reallm": "x"}, {"api": {"reed": []}}, {"realm": 3}])
+@each("settings", [{"reallm": "x"}, {"api": {"reed": []}}, {"realm": 3}])
 def test_wrong_settings_are_refused(settings: Any) -> None:
     with pytest.raises(ConfigError, match="settings"):
         PostServer(REACTOR, **settings)

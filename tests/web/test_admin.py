@@ -1,6 +1,5 @@
 """The responses of the admin listeners."""
 
-import pytest
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.task import Clock
 
@@ -8,6 +7,7 @@ from postd.monitoring.health import Health
 from postd.monitoring.tally import Metrics
 from postd.web.admin import Admin
 from postd.web.routing import Router
+from tests.cases import each
 from tests.helpers import Response, make_site
 from tests.web.clients import ask_raw
 
@@ -46,7 +46,7 @@ def test_metrics_are_in_prometheus_format() -> None:
     assert b"\npostd_connections 3.0\n" in answer.body
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+@each("path", ["/healthz", "/readyz", "/metrics"])
 def test_head_has_no_body_and_other_methods_are_405(path: str) -> None:
     answer = ask(path, {"store": "ok"}, method="HEAD")
     assert (answer.status, answer.body) == (200, b"")
@@ -55,6 +55,6 @@ def test_head_has_no_body_and_other_methods_are_405(path: str) -> None:
     assert (answer.status, answer.header("Allow")) == (405, "GET, HEAD, OPTIONS")
 
 
-@pytest.mark.parametrize("path", ["/", "/post", "/login", "/metrics/", "/readyz/x", "//healthz"])
+@each("path", ["/", "/post", "/login", "/metrics/", "/readyz/x", "//healthz"])
 def test_other_paths_are_404(path: str) -> None:
     assert ask(path).status == 404

@@ -18,6 +18,7 @@ from postd.auth.jwks import KeySource
 from postd.http.interface import Request
 from postd.protocol.jwk import decode_key_set
 from postd.web.forward_auth import DescribedRequest, encode_name, encode_scopes
+from tests.cases import each
 from tests.helpers import InMemoryApi, Response
 from tests.issuer import ABSENT, Key, Prover
 from tests.protect.test_bearer import ISSUER, ISSUERS, MINT, FixedKeySource, bearer
@@ -633,8 +634,8 @@ class SessionTests:
 
 
 class IdentityFieldTests:
-    @pytest.mark.parametrize(
-        ("name", "encoded"),
+    @each(
+        "name, encoded",
         [
             *(("alice", "alice"), ("a b", "a b"), (" a", "%20a"), ("a ", "a%20"), ("  a  ", "%20 a %20"), (" ", "%20")),
             *(("100%", "100%25"), ("%20", "%2520"), ("grün", "gr%C3%BCn"), ("世", "%E4%B8%96"), ("🚀", "%F0%9F%9A%80")),
@@ -655,8 +656,8 @@ class IdentityFieldTests:
         assert re.fullmatch("[!-~](?:[ -~]*[!-~])?", encoded)
         assert unquote(encoded, errors="strict") == name
 
-    @pytest.mark.parametrize(
-        ("scopes", "encoded"),
+    @each(
+        "scopes, encoded",
         [
             *(
                 (("b", "a", "c"), "a b c"),

@@ -16,6 +16,7 @@ from postd.monitoring.exposition import FAMILIES, encode
 from postd.monitoring.tally import Metrics
 from postd.web.posts import PostApi
 from postd.web.routing import VARIABLE
+from tests.cases import each
 
 ETC = Path(__file__).parent.parent.parent / "etc"
 DASHBOARD = json.loads((ETC / "grafana-dashboard.json").read_text())
@@ -128,7 +129,7 @@ def test_queries_use_existing_label_values() -> None:
     assert set(re.findall(r'operation="([^"]*)"', everything)) <= {"read", "write"}
 
 
-@pytest.mark.parametrize("name", read_alerts())
+@each("name", read_alerts())
 def test_alert_has_severity_annotations_and_a_link_to_the_guide(name: str) -> None:
     alert = read_alerts()[name]
     assert re.search(r"^ {8}for: \d+[mh]$", alert, re.MULTILINE)

@@ -450,7 +450,7 @@ class OddFileTests:
 
 @contextmanager
 def unprivileged() -> Iterator[None]:
-    """If run by root, run as nobody."""
+    """As root, run with the user id of `nobody`."""
     if os.geteuid() != 0:
         yield
         return

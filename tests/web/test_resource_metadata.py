@@ -110,7 +110,7 @@ class DocumentTests:
     def test_document_needs_no_credentials(self, api: InMemoryApi) -> None:
         expected = ask(api, "GET", METADATA_PATH).body
         origin = {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}
-        for headers in ({}, basic("nobody"), bearer("x"), bearer(MINT.token()), {"Authorization": ["a", "b"]}, origin):
+        for headers in ({}, basic("unknown"), bearer("x"), bearer(MINT.token()), {"Authorization": ["a", "b"]}, origin):
             assert ask(api, "GET", METADATA_PATH, headers=headers).body == expected
         assert ask(api, "GET", METADATA_PATH + "?x=1").body == expected
 

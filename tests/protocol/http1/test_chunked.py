@@ -1,10 +1,10 @@
 """Chunked bodies (RFC 9112 §7.1); tests/front has whole connections."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from postd.protocol.http1.chunked import SMALL_CHUNK_BYTES, SMALL_CHUNKS_MAX, ChunkedDecoder
+from tests.cases import each
 from tests.protocol.http1.helpers import refusal, title
 
 MAX_BODY_BYTES = 100
@@ -21,9 +21,9 @@ def chunked(data: bytes, *, max_bytes: int = MAX_BODY_BYTES, piece: int = 0) -> 
     return body, None
 
 
-@pytest.mark.parametrize("piece", [0, 1, 2, 3, 7])
-@pytest.mark.parametrize(
-    ("data", "body", "rest"),
+@each("piece", [0, 1, 2, 3, 7])
+@each(
+    "data, body, rest",
     [
         (b"0\r\n\r\n", b"", b""),
         (b"3\r\nabc\r\n2\r\n\r\n\r\n0\r\n\r\nGET", b"abc\r\n", b"GET"),
@@ -45,9 +45,9 @@ def test_many_small_chunks_are_refused() -> None:
     assert len(chunked(many * 5000, max_bytes=100_000)[0]) == 80_000
 
 
-@pytest.mark.parametrize("piece", [0, 1])
-@pytest.mark.parametrize(
-    ("data", "status"),
+@each("piece", [0, 1])
+@each(
+    "data, status",
     [
         *(
             (line + b"\r\n", 400)

@@ -4,8 +4,6 @@ import tracemalloc
 from itertools import product
 from typing import Any
 
-import pytest
-
 from postd.protocol.http1.head import (
     KEPT_FIELDS_MAX,
     KEPT_MAX_BYTES,
@@ -17,6 +15,7 @@ from postd.protocol.http1.head import (
     decode_method_and_target,
 )
 from postd.protocol.http1.syntax import FIELDS_MAX, HEAD_MAX_BYTES, HttpSyntaxError
+from tests.cases import each
 from tests.protocol.http1.helpers import refusal, title
 
 
@@ -31,8 +30,8 @@ def test_plain_head_is_decoded() -> None:
     assert (head.length, head.persistent, head.expects_continue) == (0, True, False)
 
 
-@pytest.mark.parametrize(
-    ("first", "minor", "persistent"),
+@each(
+    "first, minor, persistent",
     [("GET / HTTP/1.1", 1, True), ("GET / HTTP/1.0", 0, False), ("GET / HTTP/1.9", 1, True)],
 )
 def test_minor_version_and_persistence(first: str, minor: int, persistent: bool) -> None:  # noqa: FBT001
@@ -40,8 +39,8 @@ def test_minor_version_and_persistence(first: str, minor: int, persistent: bool)
     assert (head.minor, head.persistent) == (minor, persistent)
 
 
-@pytest.mark.parametrize(
-    ("first", "status"),
+@each(
+    "first, status",
     [
         *((f"GET / HTTP/{version}", 505) for version in ("2.0", "0.9", "3.0", "9.9")),
         *((f"GET / {version}", 400) for version in ("HTTP/1", "HTTP/1.10", "http/1.1", "HTTP/1.1 ", "HTTP/x.1", "1.1")),
@@ -69,21 +68,19 @@ def test_absolute_form_replaces_the_host() -> None:
     assert decode("OPTIONS * HTTP/1.1").path == b"*"
 
 
-@pytest.mark.parametrize(
-    "host", ["", "x", "x:", "x:65535", "127.0.0.1:80", "[::1]:80", "a_b.example.", "a,b", "%C3%A9"]
-)
+@each("host", ["", "x", "x:", "x:65535", "127.0.0.1:80", "[::1]:80", "a_b.example.", "a,b", "%C3%A9"])
 def test_valid_host_is_accepted(host: str) -> None:
     assert decode("GET / HTTP/1.1", host=f"Host: {host}").fields[b"Host"] == [host.encode()]
 
 
-@pytest.mark.parametrize("host", ["a b", "a/b", "a@b", "[::1", "x:y", "x:65536", "x:123456", "\xe9", "[x]", "%zz"])
+@each("host", ["a b", "a/b", "a@b", "[::1", "x:y", "x:65536", "x:123456", "\xe9", "[x]", "%zz"])
 def test_invalid_host_is_refused(host: str) -> None:
     assert refusal(lambda: decode("GET / HTTP/1.1", host=f"Host: {host}")) == 400
     assert refusal(lambda: decode("GET http://y/ HTTP/1.1", host=f"Host: {host}")) == 400
     assert refusal(lambda: decode("GET / HTTP/1.0", host=f"Host: {host}")) == 400
 
 
-@pytest.mark.parametrize("first", ["GET / HTTP/1.1", "GET http://x/ HTTP/1.1"])
+@each("first", ["GET / HTTP/1.1", "GET http://x/ HTTP/1.1"])
 def test_exactly_one_host_is_required(first: str) -> None:
     assert refusal(lambda: decode(first, host="")) == 400
     assert refusal(lambda: decode(first, "Host: x")) == 400
@@ -93,7 +90,7 @@ def test_http_1_0_needs_no_host() -> None:
     assert decode("GET / HTTP/1.0", host="").fields == {}
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         "x",
@@ -121,8 +118,8 @@ def test_too_large_head_is_refused() -> None:
     assert refusal(lambda: decode("GET / HTTP/1.1", "x: " + "y" * HEAD_MAX_BYTES)) == 431
 
 
-@pytest.mark.parametrize(
-    ("fields", "length"),
+@each(
+    "fields, length",
     [
         (["Content-Length: 0"], 0),
         (["Content-Length: 007"], 7),
@@ -137,8 +134,8 @@ def test_body_length(fields: list[str], length: int | None) -> None:
     assert decode("POST / HTTP/1.1", *fields).length == length
 
 
-@pytest.mark.parametrize(
-    ("fields", "status"),
+@each(
+    "fields, status",
     [
         *(
             ([f"Content-Length: {value}"], 400)
@@ -168,7 +165,7 @@ def test_http_1_0_has_no_chunks_and_no_expectations() -> None:
     assert decode("POST / HTTP/1.1", "Expect: 100-Continue").expects_continue
 
 
-@pytest.mark.parametrize("value", ["close", "Close", "keep-alive, close", "x,close ,y"])
+@each("value", ["close", "Close", "keep-alive, close", "x,close ,y"])
 def test_connection_close_ends_persistence(value: str) -> None:
     assert not decode("GET / HTTP/1.1", f"Connection: {value}").persistent
     assert decode("GET / HTTP/1.1", "Connection: closed").persistent
@@ -184,8 +181,8 @@ def test_every_prefix_of_a_head_passes() -> None:
         PartialHead(title).check(HEAD[:length])
 
 
-@pytest.mark.parametrize(
-    ("begun", "status"),
+@each(
+    "begun, status",
     [
         (b"GET / HTTP/1.1\n", 400),
         (b"GET / HTTP/1.1\r\nHost: x\n", 400),
@@ -200,8 +197,8 @@ def test_partial_head_with_an_error_is_refused_at_once(begun: bytes, status: int
     assert refusal(lambda: PartialHead(title).check(begun)) == status
 
 
-@pytest.mark.parametrize(
-    ("head", "passes", "status"),
+@each(
+    "head, passes, status",
     [
         (b"GET / HTTP/1.1\r\nHost: x\n", b"GET / HTTP/1.1\r\nHost: x", 400),
         (b"GET / HTTP/1.1\r\nHost x\r\n", b"GET / HTTP/1.1\r\nHost x\r", 400),
@@ -211,7 +208,7 @@ def test_partial_head_with_an_error_is_refused_at_once(begun: bytes, status: int
     ],
     ids=["lf", "no colon", "version", "fields", "target"],
 )
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
+@each("size", [1, 2, 3, 7, 10_000])
 def test_partial_head_is_refused_at_the_same_byte_in_any_pieces(
     head: bytes, passes: bytes, status: int, size: int
 ) -> None:
@@ -267,7 +264,7 @@ FIELDS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("fields", FIELDS)
+@each("fields", FIELDS)
 def test_heads_with_the_fields_of_the_last_one_are_decoded_as_alone(fields: str) -> None:
     decoder = HeadDecoder(title)
     results: list[list[Any]] = [[], []]

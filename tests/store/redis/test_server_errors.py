@@ -20,6 +20,7 @@ from postd.errors import (
 from postd.store.redis.connecting import connect
 from postd.store.redis.connection import RedisReplyError
 from postd.store.redis.url import Host, RedisAddress
+from tests.cases import each
 from tests.redis_server import Proxy, RedisServer, free_port
 from tests.store.contract import NOW, error_of, id_hash_of, make_session, posts_of
 from tests.store.failing import (
@@ -196,7 +197,7 @@ def test_redis_cluster_is_refused(lasting: RedisServer) -> None:
             make_store(proxy.url).prepare()
 
 
-@pytest.mark.parametrize(
+@each(
     "answer",
     [
         "ERR Error running script (call to f_{sha}): @user_script:87: @user_script: 87: -{why}.",  # Redis 6

@@ -12,12 +12,13 @@ from postd.reactor import IReactor
 from postd.settings.loading import load_settings
 from postd.store.opening import open_store
 from postd.store.redis.url import Host, RedisAddress, decode_redis_url
+from tests.cases import each
 
 SECRET = "s3cret"
 
 
-@pytest.mark.parametrize(
-    ("url", "address", "description"),
+@each(
+    "url, address, description",
     [
         ("redis://localhost", {"hosts": (Host("localhost", 6379),)}, "redis://localhost:6379/0"),
         ("redis://10.0.0.7:7000/15", {"hosts": (Host("10.0.0.7", 7000),), "db": 15}, "redis://10.0.0.7:7000/15"),
@@ -111,13 +112,13 @@ BAD_URLS = [
 ]
 
 
-@pytest.mark.parametrize(("url", "why"), BAD_URLS)
+@each("url, why", BAD_URLS)
 def test_invalid_url_is_refused_with_the_reason(url: str, why: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(why)}"):
         decode_redis_url(url)
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         f"redis://app:{SECRET}@",

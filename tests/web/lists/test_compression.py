@@ -18,6 +18,7 @@ from postd.web.lists import compression as compress
 from postd.web.lists.compression import COMPRESSED_MIN_BYTES, VARY, NegotiatedText
 from postd.web.posts import PostApi
 from postd.web.routing import Router
+from tests.cases import each
 from tests.helpers import InMemoryApi, Response, forget_own, make_site
 from tests.web.wire import Worker, ask
 
@@ -212,7 +213,7 @@ class NegotiatedTextTests:
         assert asked == plain
         assert (plain.body, plain.header("ETag"), plain.header("Vary")) == (noise, '"tag"', "Accept-Encoding")
 
-    @pytest.mark.parametrize(("length", "coding"), [(COMPRESSED_MIN_BYTES - 1, None), (COMPRESSED_MIN_BYTES, "gzip")])
+    @each("length, coding", [(COMPRESSED_MIN_BYTES - 1, None), (COMPRESSED_MIN_BYTES, "gzip")])
     def test_compression_begins_at_one_kibibyte(self, length: int, coding: str | None) -> None:
         answer = ask(serve(self.text(b"x" * length)), "GET", "/", None, GZIP)
         assert answer.header("Content-Encoding") == coding

@@ -98,9 +98,9 @@ def test_docs_sections_are_labeled_and_links_resolve(complete_api: InMemoryApi) 
 def test_docs_page_has_every_operation(complete_api: InMemoryApi) -> None:
     text = words(Page(ask(complete_api, "GET", "/docs", headers={"Host": "127.0.0.1:8080"}).body).text)
     document = read(complete_api)
-    told = list(operations(document))
-    assert len(told) > 15
-    for method, path, operation in told:
+    described = list(operations(document))
+    assert len(described) > 15
+    for method, path, operation in described:
         assert f"{method} {path} {operation['summary']}" in text
         assert words(operation["description"]) in text
         for sample in operation["x-codeSamples"]:

@@ -362,7 +362,7 @@ class ServingTests:
         again = ask(complete_api, "GET", path, headers={"If-None-Match": etag})
         assert (again.status, again.header("ETag"), again.body) == (304, etag, b"")
         assert ask(complete_api, "GET", path, headers={"If-Match": '"x"'}).status == 412
-        assert ask(complete_api, "GET", path, headers=basic("nobody")).body == answer.body
+        assert ask(complete_api, "GET", path, headers=basic("unknown")).body == answer.body
 
     @pytest.mark.parametrize("path", ["/openapi.json", "/docs"])
     def test_head_has_the_headers_of_get(self, api: InMemoryApi, path: str) -> None:
