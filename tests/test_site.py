@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 import foreign_resources
 import msgspec
-import pytest
 import reference_parts
 from msgspec import Struct
 
@@ -16,6 +15,7 @@ from postd.cli.main import main
 from postd.daemon.server import RELOAD_FAILED
 from postd.daemon.tap import Options as DaemonOptions
 from postd.settings.schema import Settings
+from tests.cases import each
 
 
 def keys(kind: type[Struct], table: str = "") -> set[str]:
@@ -94,8 +94,8 @@ def test_python_page_has_all_public_names_of_protect() -> None:
     assert set(re.findall(r":: postd\.protect\.(\w+)", page)) == set(postd.protect.__all__)
 
 
-@pytest.mark.parametrize(
-    ("page", "found"),
+@each(
+    "page, found",
     [
         ('<script src="https://cdn.example/a.js"></script>', ["https://cdn.example/a.js"]),
         ('<link rel="stylesheet" href="//cdn.example/a.css">', ["//cdn.example/a.css"]),

@@ -92,8 +92,8 @@ class AddTests:
         add("alice", stdin=stdin.encode(errors="surrogateescape"))
         assert verify_password(accounts(users)["alice"].password_hash, "sé cret")
 
-    @pytest.mark.parametrize(
-        ("stdin", "why"),
+    @each(
+        "stdin, why",
         [
             (b"", "the password is empty"),
             (b"\n", "the password is empty"),
@@ -118,8 +118,8 @@ class AddTests:
         line = "there is no terminal to ask for the password; give --password-stdin to read it"
         assert refusal("user", "add", "alice", "-u", "users", stdin="secret\n") == line
 
-    @pytest.mark.parametrize(
-        ("name", "why"),
+    @each(
+        "name, why",
         [
             ("", "the name is empty"),
             ("a:b", "the name has a colon, which would end the name (RFC 7617 §2)"),

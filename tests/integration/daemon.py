@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -84,6 +85,10 @@ class Daemon:
     @property
     def port(self) -> int:
         return int(self.url.rpartition(":")[2])
+
+    def connect(self) -> socket.socket:
+        """Return a connection to its first address."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE_S)
 
     @property
     def workers(self) -> dict[int, int]:

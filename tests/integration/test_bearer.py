@@ -2,25 +2,25 @@
 
 import base64
 import json
-import socket
 import threading
 import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import quote_plus, unquote, urlencode
 
 import httpx
 import pytest
 from msgspec import Struct
 
+from tests.cases import each
 from tests.forgeries import SCOPE, SECRETS, Forgery, make_forgeries, make_good_tokens, make_keys
-from tests.helpers import PATIENCE_S, Response
+from tests.helpers import Response
 from tests.integration.daemon import Daemon, refuse_here
 from tests.integration.test_logins import PASSWORD, serve, write_users
+from tests.integration.wire import JSON, Wire, bearer
 from tests.issuer import ABSENT, INTROSPECTION, JWKS, Issuer, Key, Reply
 
 AUDIENCE = "https://posts.example"
@@ -28,7 +28,6 @@ METADATA = "/.well-known/oauth-protected-resource"
 HIDDEN = "hidden-51c0ae"
 """In a claim of valid tokens; must not be in a log."""
 
-JSON = ("Content-Type", "application/json")
 BODY = b'{"post": "x"}'
 
 
@@ -42,78 +41,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{name} = {_toml(inner)}" for name, inner in value.items()) + "}"
     return json.dumps(value)
-
-
-class Wire:
-    """A client that sends what it is given, byte for byte, and keeps its connection while the server does.
-
-    It remembers the tokens that it has sent, and how many connections it took.
-    """
-
-    def __init__(self, daemon: Daemon) -> None:
-        self.origin = daemon.url
-        self.sent: list[bytes] = []
-        self.connections = 0
-        self._port = daemon.port
-        self._socket: socket.socket | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._close()
-
-    def ask(
-        self,
-        method: str,
-        path: str,
-        *authorizations: str | bytes,
-        body: bytes | None = None,
-        headers: tuple[tuple[str, str], ...] = (),
-        host: str = "",
-    ) -> Response:
-        """Make a request with as many `Authorization` fields as are given, to `host` if it is not the server's own."""
-        lines = [f"{method} {path} HTTP/1.1".encode(), f"Host: {host or f'127.0.0.1:{self._port}'}".encode()]
-        for authorization in authorizations:
-            value = authorization.encode() if isinstance(authorization, str) else authorization
-            self.sent.append(value.partition(b" ")[2])
-            lines.append(b"Authorization: " + value)
-        lines += [f"{name}: {value}".encode() for name, value in headers]
-        if body is not None:
-            lines.append(b"Content-Length: %d" % len(body))
-        return self._exchange(method, b"\r\n".join([*lines, b"", body or b""]))
-
-    def get(self, path: str, token: str | bytes) -> Response:
-        return self.ask("GET", path, bearer(token))
-
-    def post(self, token: str | bytes) -> Response:
-        """Add a post."""
-        return self.ask("POST", "/post", bearer(token), body=BODY, headers=(JSON,))
-
-    def _exchange(self, method: str, request: bytes) -> Response:
-        if self._socket is None:
-            self._socket = socket.create_connection(("127.0.0.1", self._port), timeout=PATIENCE_S)
-            self.connections += 1
-        self._socket.sendall(request)
-        response = HTTPResponse(self._socket, method=method)
-        response.begin()
-        headers: dict[str, list[str]] = {}
-        for name, value in response.getheaders():
-            headers.setdefault(name.lower(), []).append(value)
-        answer = Response(response.status, headers, response.read())
-        response.close()
-        if response.will_close:
-            self._close()
-        return answer
-
-    def _close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-
-def bearer(token: str | bytes) -> bytes:
-    return b"Bearer " + (token.encode() if isinstance(token, str) else token)
 
 
 def basic(user: str, password: str) -> str:
@@ -507,8 +434,8 @@ def test_token_signed_by_another_issuer_is_refused(served: Served, wire: Wire) -
     assert wire.get("/post", plain.token(email="alice@mail.example")).status == 200
 
 
-@pytest.mark.parametrize(
-    ("typ", "status"),
+@each(
+    "typ, status",
     [
         ("at+jwt", 200),
         ("application/at+jwt", 200),
@@ -544,8 +471,8 @@ def test_leeway_bounds_expiry(served: Served, wire: Wire) -> None:
     check_problem(wire.get("/post", plain.token(email="x", nbf=plain.now() + 20)), 401, [invalid(wire)])
 
 
-@pytest.mark.parametrize(
-    ("changes", "status"),
+@each(
+    "changes, status",
     [
         ({}, 200),
         ({"client_id": "other-app"}, 200),
@@ -613,9 +540,7 @@ def test_metadata_url_has_the_scheme_of_a_trusted_proxy(wire: Wire) -> None:
     assert challenges == [challenge(wire).replace(wire.origin, https)]
 
 
-@pytest.mark.parametrize(
-    "host", ['x"y', 'x", error="y', "x\\", "ä.example", "a b", "x/y", "user@x", "[::1", "x:y", ",", "<x>"]
-)
+@each("host", ['x"y', 'x", error="y', "x\\", "ä.example", "a b", "x/y", "user@x", "[::1", "x:y", ",", "<x>"])
 def test_invalid_host_is_not_reflected(wire: Wire, host: str) -> None:
     answer = wire.ask("GET", "/post", host=host)
     assert answer.status in {400, 401}
@@ -849,8 +774,8 @@ def test_forwarded_proto_of_an_untrusted_peer_is_ignored(opaque: Served) -> None
 IDP = 'issuer = "https://idp.example"\naudience = "x"\nclient_id = "x"\n'
 
 
-@pytest.mark.parametrize(
-    ("tables", "words"),
+@each(
+    "tables, words",
     [
         ('[[bearer]]\nissuer = "http://idp.example"\naudience = "x"', ["bearer", "issuer", "http://idp.example"]),
         ('[[bearer]]\nissuer = "https://idp.example?x"\naudience = "x"', ["bearer", "issuer"]),

@@ -4,7 +4,6 @@ One server has all the issuers, each with manners of its own, so that what one d
 """
 
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -372,7 +371,7 @@ def answers_while_hanging(served: Served, issuer: Issuer) -> bool:
 
 def go_away(daemon: Daemon, token: str) -> None:
     """Send a request without waiting for the response."""
-    with socket.create_connection(("127.0.0.1", daemon.port)) as client:
+    with daemon.connect() as client:
         client.sendall(f"GET /token HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n\r\n".encode())
 
 

@@ -148,8 +148,7 @@ def send_burst(
     with ExitStack() as stack:
         connections = []
         for number, request in enumerate(requests):
-            place = ("127.0.0.1", servers[number % len(servers)].port)
-            connection = stack.enter_context(socket.create_connection(place, timeout=TIMEOUT_S))
+            connection = stack.enter_context(servers[number % len(servers)].connect())
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.sendall(request[:-1])
             connections.append(connection)

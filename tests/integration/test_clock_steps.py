@@ -118,7 +118,7 @@ class Client:
     """A connection that has sent something."""
 
     def __init__(self, daemon: Daemon, sent: bytes = b"") -> None:
-        self._socket = socket.create_connection(("127.0.0.1", daemon.port))
+        self._socket = daemon.connect()
         self._socket.sendall(sent)
         self._received = b""
 

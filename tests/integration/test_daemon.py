@@ -13,8 +13,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
-import pytest
 
+from tests.cases import each
 from tests.helpers import PATIENCE_S, locked, run_sql
 from tests.integration.daemon import FREE_PORT, START_MAX_S, STOP_MAX_S, TWISTD, Daemon, refuse_here, run_postd
 
@@ -87,7 +87,7 @@ def test_ssl_endpoint_serves(tmp_path: Path, certificate: tuple[Path, Path]) -> 
             assert client.post(url, content=b"x" * 20_000, headers=JSON).status_code == 413
             assert client.get(url).http_version == "HTTP/1.1"
         with (
-            socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_S) as plain,
+            daemon.connect() as plain,
             context.wrap_socket(plain, server_hostname="localhost") as tls,
         ):
             tls.sendall(b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999\r\n\r\n" + b"x" * 50_000)
@@ -103,7 +103,7 @@ def test_bad_request_over_tls_closes_the_connection(tmp_path: Path, certificate:
     with Daemon(tmp_path, listen=f"ssl:0:privateKey={key}:certKey={cert}") as daemon:
         context = ssl.create_default_context(cafile=str(cert))
         with (
-            socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_S) as plain,
+            daemon.connect() as plain,
             context.wrap_socket(plain, server_hostname="localhost") as tls,
         ):
             lines = [b"POST /post HTTP/1.1", b"Bad Name: x", b"Host: localhost", b"Content-Type: application/json"]
@@ -117,16 +117,16 @@ def test_bad_request_over_tls_closes_the_connection(tmp_path: Path, certificate:
 
 def test_haproxy_endpoint_serves(tmp_path: Path) -> None:
     with Daemon(tmp_path, listen="haproxy:tcp:0:interface=127.0.0.1") as daemon:
-        with socket.create_connection(("127.0.0.1", daemon.port)) as client:
+        with daemon.connect() as client:
             client.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.1 5000 80\r\nGET /post HTTP/1.0\r\nHost: localhost\r\n\r\n")
             assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
         daemon.wait_for("192.0.2.7")
-        with socket.create_connection(("127.0.0.1", daemon.port)) as client:
+        with daemon.connect() as client:
             client.sendall(b"PROXY UNKNOWN\r\nGET /post?after=7 HTTP/1.0\r\nHost: x\r\n\r\n")
             assert client.recv(1000).startswith(b"HTTP/1.1 200 OK")
         daemon.wait_for("after=7")
         with (
-            socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_S) as client,
+            daemon.connect() as client,
             client.makefile("rb") as file,
         ):
             client.sendall(b"PROXY UNKNOWN\r\n" + b"GET /post HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5)
@@ -179,8 +179,8 @@ def check_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> No
         assert word in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("toml", "words"),
+@each(
+    "toml, words",
     [
         ("colour = 1", ["postd.toml: colour", "unknown key", "listen, store"]),
         ("store = 1", ["postd.toml: store", "expected a string"]),
@@ -206,15 +206,15 @@ def test_unusable_settings_fail_the_start(tmp_path: Path, toml: str, words: list
     assert all(word in line for word in words), line
 
 
-@pytest.mark.parametrize("mode", [("--nodaemon", "--pidfile="), ("--pidfile=",)], ids=["foreground", "background"])
-@pytest.mark.parametrize("toml", ["colour = 1", "store = 'sqlite:no/such/folder/x.db'", "listen = ['tcp:0']"])
+@each("mode", [("--nodaemon", "--pidfile="), ("--pidfile=",)], ids=["foreground", "background"])
+@each("toml", ["colour = 1", "store = 'sqlite:no/such/folder/x.db'", "listen = ['tcp:0']"])
 def test_unusable_settings_exit_with_one_line(tmp_path: Path, mode: tuple[str, ...], toml: str) -> None:
     (tmp_path / "postd.toml").write_text(toml if "listen" in toml else f"listen = ['{FREE_PORT}']\n{toml}")
     check_refused(run_postd(tmp_path, "-c", "postd.toml", before=mode), f"postd.toml: {toml.partition(' ')[0]}")
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
+@each(
+    "options, words",
     [
         (["--config", "missing.toml"], ["missing.toml: cannot be read"]),
         (["--listne", "tcp:0"], ["option --listne not recognized", "--help"]),

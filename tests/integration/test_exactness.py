@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
+from tests.integration.wire import received_from, talk
 
 WAIT_S = PATIENCE_S
 UNREAD = b"x" * 300_000
@@ -97,24 +98,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Pa
     assert "Traceback" not in daemon.log
 
 
-def talk(daemon: Daemon, *pieces: bytes) -> bytes:
-    """Send pieces, as far as they are taken, and return all that comes back until the server closes.
-
-    Raises:
-        ConnectionResetError: the end of it was lost.
-    """
-    received = b""
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=WAIT_S) as client:
-        for piece in pieces:
-            try:
-                client.sendall(piece)
-            except OSError:
-                break  # the server has stopped reading; its response can be read all the same
-        while piece := client.recv(65536):
-            received += piece
-    return received
-
-
 def check_refused(answer: Received, status: int) -> None:
     assert answer.status == status
     assert answer.fields["connection"] == "close"
@@ -153,10 +136,9 @@ def test_refusal_is_received_while_more_input_arrives(daemon: Daemon, name: str)
 
 @pytest.mark.slow
 def test_refused_connection_is_closed_though_the_client_is_not(daemon: Daemon) -> None:
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=WAIT_S) as client:
+    with daemon.connect() as client:
         client.sendall(b"GET  / HTTP/1.1\r\n\r\n")
-        while client.recv(65536):
-            pass
+        received_from(client)
         with pytest.raises(OSError):  # reset, or a broken pipe
             while True:
                 client.sendall(UNREAD)
@@ -205,13 +187,11 @@ def test_connection_close_ends_the_connection(daemon: Daemon, sent: bytes) -> No
 
 
 def test_expect_100_continue_is_answered(daemon: Daemon) -> None:
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=WAIT_S) as client:
+    with daemon.connect() as client:
         client.sendall(POST + b"Expect: 100-continue\r\nConnection: close\r\nContent-Length: 16\r\n\r\n")
         assert client.recv(65536) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(b'{"post":"asked"}')
-        received = b""
-        while piece := client.recv(65536):
-            received += piece
+        received = received_from(client)
     assert Received.decode(received).status == 201
 
 

@@ -1,7 +1,6 @@
 """The API as clients on real sockets see it."""
 
 import json
-import socket
 import threading
 from collections.abc import Iterator
 
@@ -10,8 +9,8 @@ import pytest
 import pytest_twisted
 import treq
 
-from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
+from tests.integration.wire import talk
 
 JSON = {"Content-Type": "application/json"}
 
@@ -21,13 +20,6 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with Daemon(tmp_path_factory.mktemp("http")) as daemon:
         yield daemon
     assert "Traceback" not in daemon.log
-
-
-def talk(daemon: Daemon, data: bytes) -> bytes:
-    """Send bytes; return all that comes back until the server closes."""
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_S) as client:
-        client.sendall(data)
-        return b"".join(iter(lambda: client.recv(65536), b""))
 
 
 @pytest_twisted.ensureDeferred
@@ -86,13 +78,7 @@ def test_half_closed_client_gets_its_responses(daemon: Daemon) -> None:
         (post * 5, 5),
         (b"GET /po", 0),
     ):
-        with socket.create_connection(("127.0.0.1", daemon.port), timeout=PATIENCE_S) as client:
-            client.sendall(request)
-            client.shutdown(socket.SHUT_WR)
-            received = b""
-            while chunk := client.recv(65536):
-                received += chunk
-        assert received.count(b"HTTP/1.1 20") == answers
+        assert talk(daemon, request, half_closes=True).count(b"HTTP/1.1 20") == answers
 
 
 def test_too_large_body_is_refused_before_it_is_sent(daemon: Daemon) -> None:
@@ -118,7 +104,7 @@ def test_client_that_sends_a_too_large_body_gets_the_refusal(daemon: Daemon) -> 
 
 
 def test_large_bodies_do_not_disturb_other_clients(daemon: Daemon) -> None:
-    with socket.create_connection(("127.0.0.1", daemon.port)) as rude:
+    with daemon.connect() as rude:
         rude.sendall(b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 50_000)
         assert httpx.get(f"{daemon.url}/post").status_code == 200
 

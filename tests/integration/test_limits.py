@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from postd.errors import ConfigError
 from postd.settings.loading import load_settings
+from tests.cases import each
 from tests.helpers import make_socket_folder
 from tests.integration.daemon import Daemon
 from tests.integration.slow_clients import (
@@ -641,7 +642,7 @@ WRONG = (
 )
 
 
-@pytest.mark.parametrize("setting", WRONG)
+@each("setting", WRONG)
 def test_unusable_limits_fail_the_start(tmp_path: Path, setting: str) -> None:
     (tmp_path / "postd.toml").write_text(f"[limits]\n{setting}\n")
     key = setting.partition(" ")[0]

@@ -27,6 +27,7 @@ from twisted.internet import reactor
 from twisted.web.client import Agent
 
 from postd.auth.user_file import make_account, set_account
+from tests.cases import each
 from tests.helpers import PATIENCE_S
 from tests.integration.clients import DIGEST_CLIENTS, TIMEOUT_S, DigestClient
 from tests.integration.daemon import FREE_PORT, Daemon, refuse_here, run_postd
@@ -535,8 +536,8 @@ def test_broken_user_file_keeps_the_old_users(tmp_path: Path) -> None:
 # The start
 
 
-@pytest.mark.parametrize(
-    ("settings", "users", "words"),
+@each(
+    "settings, users, words",
     [
         ("", "# ours\nalice:swordfish\n", ["users: line 2", "plain text", "htpasswd -B"]),
         ("", "alice:$apr1$lZL6V/ci$eIMz/iKDkbtys/uU7LEK00\n", ["users: line 1", "Apache MD5"]),

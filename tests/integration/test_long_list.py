@@ -1,6 +1,5 @@
 """A list that is far longer than one write should hold."""
 
-import socket
 import sqlite3
 import threading
 import time
@@ -43,7 +42,7 @@ def peak_memory_kib(daemon: Daemon) -> int:
 def test_long_list_is_complete_with_bounded_memory(daemon: Daemon) -> None:
     httpx.get(f"{daemon.url}/post?limit=1")
     before = peak_memory_kib(daemon)
-    slow = [socket.create_connection(("127.0.0.1", daemon.port)) for _ in range(3)]
+    slow = [daemon.connect() for _ in range(3)]
     for client, coding in zip(slow, ("identity", "gzip", "gzip"), strict=True):
         client.sendall(f"GET /post HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: {coding}\r\n\r\n".encode())
     posts = httpx.get(f"{daemon.url}/post", timeout=60).json()

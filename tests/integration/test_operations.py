@@ -283,7 +283,7 @@ def ids_in_log(service: Operated, id_: str) -> int:
 def test_refused_request_keeps_its_request_id(service: Operated) -> None:
     for n, line in enumerate((b"X-Bad : x", b"Transfer-Encoding: gzip", b"Host: again", b"X-Long: " + b"x" * 20_000)):
         name = b"refused-%d-%d" % (n, time.monotonic_ns())
-        with socket.create_connection(("127.0.0.1", service.port), timeout=START_MAX_S) as client:
+        with service.connect() as client:
             client.sendall(b"GET /post HTTP/1.1\r\nHost: localhost\r\nx-request-id: %b\r\n%b\r\n\r\n" % (name, line))
             answer = client.recv(65536)
         assert answer.split(b" ")[1] in {b"400", b"431", b"501"}
@@ -602,7 +602,7 @@ def test_stop_answers_pending_requests_within_its_grace(tmp_path: Path, workers:
         daemon.reload(daemon.settings('shutdown_grace = "3s"'))
         admin_url = daemon.admin_url
         keepers = [Keeper(daemon.port, acknowledged, number) for number in range(4)]
-        hanging = socket.create_connection(("127.0.0.1", daemon.port), timeout=STOP_MAX_S)
+        hanging = daemon.connect()
         hanging.sendall(HEAD + BODY[:10])
         client = connect(daemon.url)
         with hanging, client, client.stream("GET", "/post/events") as stream:

@@ -17,8 +17,9 @@ from tests.forgeries import SECRETS, make_forgeries, make_good_tokens, make_keys
 from tests.front.test_smuggling import SENT, talk
 from tests.integration.daemon import Daemon
 from tests.integration.logins import DigestUser
-from tests.integration.test_bearer import AUDIENCE, Wire, bearer, bearer_table, check_log
+from tests.integration.test_bearer import AUDIENCE, bearer_table, check_log
 from tests.integration.test_logins import PASSWORD, write_users
+from tests.integration.wire import Wire, bearer, talk
 from tests.issuer import INTROSPECTION, Issuer, Key
 from tests.test_providers import TOKENS
 
@@ -111,7 +112,7 @@ def test_digest_nonces_cause_no_warning(served: Served) -> None:
 
 def test_http_corpus_causes_no_warning(served: Served) -> None:
     with ThreadPoolExecutor(CLIENTS) as pool:
-        answers = list(pool.map(lambda sent: talk(served.daemon, sent), [sent for sent, _ in SENT]))
+        answers = list(pool.map(lambda sent: talk(served.daemon, sent, half_closes=True), [sent for sent, _ in SENT]))
     assert sum(answer.startswith(b"HTTP/1.1 ") for answer in answers) > 1000
     check_log(served.daemon.log)
 
@@ -120,7 +121,7 @@ def test_hostile_fields_cause_no_warning(served: Served) -> None:
     texts = [text for name, text in patterns(PATTERN_CHARS) if "before" not in name and "in turn" not in name]
     requests = [make(text) for make in FIELDS.values() for text in texts]
     with ThreadPoolExecutor(CLIENTS) as pool:
-        answers = list(pool.map(lambda sent: talk(served.daemon, sent), requests))
+        answers = list(pool.map(lambda sent: talk(served.daemon, sent, half_closes=True), requests))
     assert len(requests) > 1000
     assert all(answer.startswith(b"HTTP/1.1 ") for answer in answers)
     check_log(served.daemon.log)

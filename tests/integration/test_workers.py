@@ -251,7 +251,7 @@ def test_stop_finishes_requests_and_closes_idle_connections(tmp_path: Path, work
     with Daemon(tmp_path, "--workers", workers) as daemon, ExitStack() as closing:
 
         def connect() -> socket.socket:
-            return closing.enter_context(socket.create_connection(("127.0.0.1", daemon.port), timeout=STOP_MAX_S))
+            return closing.enter_context(daemon.connect())
 
         idle, slow = [connect() for _ in range(4)], [connect() for _ in range(4)]
         for client in slow:

@@ -33,6 +33,7 @@ from postd.net.listening import (
 )
 from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
+from tests.cases import each
 from tests.helpers import PATIENCE_S
 
 reactor = cast(IReactor, global_reactor)
@@ -101,8 +102,8 @@ def test_urls_of_all_kinds_of_endpoints(listen: Bind, socket_folder: Path, certi
     assert [url.rpartition(":")[0] for url in urls[2:]] == ["http://127.0.0.1", "https://127.0.0.1", "http://[::1]"]
 
 
-@pytest.mark.parametrize(
-    ("description", "exposed"),
+@each(
+    "description, exposed",
     [
         ("tcp:0", True),
         ("tcp:0:interface=0.0.0.0", True),
@@ -124,10 +125,8 @@ def test_endpoint_without_tls_is_exposed_unless_it_is_local(
     assert listener.exposed is exposed
 
 
-@pytest.mark.parametrize(
-    ("options", "mode"), [("", 0o660), (":mode=600", 0o600), (":mode=666", 0o666), (":lockfile=0", 0o660)]
-)
-@pytest.mark.parametrize("kind", ["unix", "haproxy:unix", "haproxy:haproxy:unix"])
+@each("options, mode", [("", 0o660), (":mode=600", 0o600), (":mode=666", 0o666), (":lockfile=0", 0o660)])
+@each("kind", ["unix", "haproxy:unix", "haproxy:haproxy:unix"])
 def test_unix_socket_has_mode_0660_unless_another_is_given(
     listen: Bind, socket_folder: Path, kind: str, options: str, mode: int
 ) -> None:
@@ -180,8 +179,8 @@ def test_abstract_unix_socket_is_world_writable(listen: Bind, monkeypatch: pytes
     assert listener.world_writable
 
 
-@pytest.mark.parametrize(
-    ("description", "local"),
+@each(
+    "description, local",
     [
         ("tcp:0:interface=127.0.0.1", True),
         ("tcp:0:interface=127.0.0.2", True),
@@ -214,7 +213,7 @@ def test_loopback_only_of_a_systemd_socket_is_unknown_until_it_is_bound() -> Non
     assert is_loopback_only("haproxy:systemd:domain=INET:index=0") is False
 
 
-@pytest.mark.parametrize(
+@each(
     "description",
     [
         *("", "8080", "tcp", "tcp:", "tcp:x", "tcp:80:interfase=x", "http:80", "stdio:", "haproxy:", "haproxy:stdio:"),

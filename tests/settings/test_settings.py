@@ -259,7 +259,7 @@ def test_option_overrides_the_file(folder: Path) -> None:
     assert (settings.listen, settings.store) == (("tcp:3",), f"sqlite:{folder}/b.db")
 
 
-@pytest.mark.parametrize("written", ["two", "-1", "1025", "1.5", "", "٣", "1 "])
+@each("written", ["two", "-1", "1025", "1.5", "", "٣", "1 "])
 def test_invalid_number_of_workers_is_refused(folder: Path, written: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load_settings(None, {"workers": written}, folder)
@@ -312,26 +312,22 @@ def test_duration_is_decoded_to_seconds(folder: Path, written: str, seconds: flo
     assert load(folder, f'[limits]\nidle_time = "{written}"').limits.idle_s == seconds
 
 
-@pytest.mark.parametrize(
-    "written", ['"0s"', '"-1s"', '"1"', '"s"', '"1 s"', '"1S"', '"1w"', '"9999d"', '"1e3s"', '"0.01ms"', "60"]
-)
+@each("written", ['"0s"', '"-1s"', '"1"', '"s"', '"1 s"', '"1S"', '"1w"', '"9999d"', '"1e3s"', '"0.01ms"', "60"])
 def test_invalid_duration_is_refused(folder: Path, written: str) -> None:
     line = refusal(folder, f"[limits]\nidle_time = {written}")
     assert line.startswith("postd.toml: limits.idle_time: ")
     assert 'such as "500ms"' in line
 
 
-@pytest.mark.parametrize(
-    "written", ['"0KiB"', '"16"', '"16kb"', '"16KB"', '"1GiB"', '"2000MiB"', '"-1KiB"', '"0.0001KiB"', "16384"]
-)
+@each("written", ['"0KiB"', '"16"', '"16kb"', '"16KB"', '"1GiB"', '"2000MiB"', '"-1KiB"', '"0.0001KiB"', "16384"])
 def test_invalid_size_is_refused(folder: Path, written: str) -> None:
     line = refusal(folder, f"[limits]\nbody = {written}")
     assert line.startswith("postd.toml: limits.body: ")
     assert 'such as "16KiB"' in line
 
 
-@pytest.mark.parametrize(
-    ("toml", "line"),
+@each(
+    "toml, line",
     [
         ("nothing = 1", f"postd.toml: nothing: unknown key; allowed at the top level: {ALL_KEYS}"),
         (
@@ -507,7 +503,7 @@ def test_error_names_file_and_key_and_what_is_allowed(folder: Path, toml: str | 
     assert refusal(folder, toml) == line
 
 
-@pytest.mark.parametrize(
+@each(
     "path",
     [
         *("a", "/", "//a", "/a/", "/a//b", "/a/../b", "/./a", "/a b", "/ä", "/a?b", "/a%62", ""),
@@ -522,8 +518,8 @@ def test_invalid_or_reserved_page_path_is_refused(folder: Path, path: str) -> No
 ISSUER = '[[bearer]]\nissuer = "https://idp.example"\n'
 
 
-@pytest.mark.parametrize(
-    ("toml", "line"),
+@each(
+    "toml, line",
     [
         (ISSUER, "bearer[0]: audience is missing; allowed: tables, each under [[bearer]], "),
         (ISSUER + 'audience = ""', 'bearer[0].audience: may be "" only with required_claims: else tokens for any'),
@@ -617,7 +613,7 @@ def test_wildcard_origin_is_accepted_alone(folder: Path) -> None:
     assert load(folder, '[api]\ncors_origins = ["*"]').api.cors_origins == ("*",)
 
 
-@pytest.mark.parametrize(
+@each(
     "origin",
     [
         *("", "null", "app.example", "//app.example", "**", "file://", "ftp://app.example", "https:a", "https://"),

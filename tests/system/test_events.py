@@ -45,7 +45,7 @@ def test_thousands_of_listeners_use_little_memory(tmp_path: Path) -> None:
         with Daemon(tmp_path, "-c", "postd.toml") as daemon, httpx.Client(base_url=daemon.url) as client:
             before = resident_kib(daemon.process.pid)
             for _ in range(LISTENERS):
-                listener = socket.create_connection(("127.0.0.1", daemon.port))
+                listener = daemon.connect()
                 open_.register(listener, selectors.EVENT_READ)
                 listener.sendall(REQUEST)
             read_until(b"retry: ")

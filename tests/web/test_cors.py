@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.cases import each
 from tests.helpers import InMemoryApi, Response
 from tests.web.clients import basic
 from tests.web.test_posts import check_problem
@@ -143,7 +144,7 @@ class ListedTests:
             assert answer.status == 304
             check_readable(answer)
 
-    @pytest.mark.parametrize("path", [*PATHS, "/post/x", "/post/0", "/post/1/x", "/.well-known/x", "/%70ost"])
+    @each("path", [*PATHS, "/post/x", "/post/0", "/post/1/x", "/.well-known/x", "/%70ost"])
     def test_preflight_is_204(self, api: InMemoryApi, path: str) -> None:
         for method in ("GET", "POST", "PUT", "DELETE"):
             answer = ask(api, "OPTIONS", path, None, preflight(method))
@@ -158,7 +159,7 @@ class ListedTests:
         ):
             assert ask(api, "OPTIONS", path, None, preflight("GET")).header("Allow") == allow
 
-    @pytest.mark.parametrize(
+    @each(
         "origin",
         [
             *("https://evil.example", "null", "", "*", "http://app.example", "https://app.example:443", "app.example"),
@@ -193,7 +194,7 @@ class ListedTests:
         check_readable(answer)
         assert ask(api, "OPTIONS", "/post/x", None, from_page()).status == 404
 
-    @pytest.mark.parametrize("path", ["/", "/login", "/home", "/logout", "/docs", "/basic", "/digest", "/nothing"])
+    @each("path", ["/", "/login", "/home", "/logout", "/docs", "/basic", "/digest", "/nothing"])
     def test_pages_have_no_cors_fields(self, api: InMemoryApi, path: str) -> None:
         for method, headers in (("GET", from_page()), ("OPTIONS", preflight("POST"))):
             answer = ask(api, method, path, None, headers)

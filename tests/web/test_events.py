@@ -13,6 +13,7 @@ from postd.errors import StoreUnavailableError
 from postd.model import Version
 from postd.store.interface import CHANGES_KEPT
 from postd.web.events import BATCH_MAX, BATCH_MAX_BYTES, HEARTBEAT_EVERY_S, POLL_EVERY_S
+from tests.cases import each
 from tests.helpers import InMemoryApi, SlowTransport, connect
 from tests.web.clients import PASSWORD, basic
 from tests.web.test_posts import JSON, check_problem, post_body
@@ -149,7 +150,7 @@ class StreamTests:
         assert "Content-Type: text/event-stream\r\n" in listener.head
         assert not listener.transport.connected
 
-    @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+    @each("method", ["POST", "PUT", "DELETE"])
     def test_other_method_is_405(self, api: InMemoryApi, method: str) -> None:
         answer = ask(api, method, "/post/events", post_body("x"), JSON)
         check_problem(answer, 405)
@@ -234,7 +235,7 @@ class ResumeTests:
         api.add("one more")
         assert [event.number for event in listener.wait()] == [many + 1]
 
-    @pytest.mark.parametrize("last", ["99", "-1", "x", "1.0", "99999999999999999999", "0x1", "", "٣"])
+    @each("last", ["99", "-1", "x", "1.0", "99999999999999999999", "0x1", "", "٣"])
     def test_invalid_last_event_id_gets_a_reset(self, api: InMemoryApi, last: str) -> None:
         api.add("one")
         listener = Subscriber(api, Last_Event_ID=last)

@@ -117,8 +117,8 @@ def check_challenged(answer: Response, *schemes: str) -> None:
 
 
 class TrustTests:
-    @pytest.mark.parametrize("peer", ["127.0.0.1", CLIENT, "192.0.2.11", "2001:db8::1"])
-    @pytest.mark.parametrize("page", ["/gate", "/gate/people", "/gate/x", "/gate/"])
+    @each("peer", ["127.0.0.1", CLIENT, "192.0.2.11", "2001:db8::1"])
+    @each("page", ["/gate", "/gate/people", "/gate/x", "/gate/"])
     def test_peer_that_is_no_trusted_proxy_is_403(self, api: InMemoryApi, peer: str, page: str) -> None:
         """Before anything else: credentials are not looked at."""
         for fields in ({}, forwarded(), {"X-Forwarded-Uri": ["/", "/"]}, {"Authorization": ["x", "y"]}):
@@ -154,7 +154,7 @@ class PageTests:
 
 
 class DescriptionTests:
-    @pytest.mark.parametrize(
+    @each(
         "fields",
         [
             {},
@@ -180,7 +180,7 @@ class DescriptionTests:
             check_refused(answer, 400)
             assert answer.headers.get("www-authenticate") is None
 
-    @pytest.mark.parametrize("field", [*forwarded(), "X-Original-Method", "X-Original-URI"])
+    @each("field", [*forwarded(), "X-Original-Method", "X-Original-URI"])
     def test_repeated_field_is_400(self, api: InMemoryApi, field: str) -> None:
         fields = {**original(), **forwarded()}
         check_admitted(judge(api, fields, basic()), "alice", "basic")
@@ -195,7 +195,7 @@ class DescriptionTests:
         lower = {name.lower(): value for name, value in fields.items()}
         check_admitted(judge(api, lower, basic()), "alice", "basic")
 
-    @pytest.mark.parametrize(
+    @each(
         "uri",
         [
             *("", "a", "*", "?a", "http://app.example/", "//\x80", "/a b", "/a\tb", "/\xff", "/ü", " /", "/a\xa0"),
@@ -207,18 +207,16 @@ class DescriptionTests:
         assert judge(api, forwarded(uri=uri), basic()).status == status
         assert judge(api, original(uri=uri), basic()).status == status
 
-    @pytest.mark.parametrize("method", ["", "GET POST", "GET,POST", "G\xc9T", "GET/", '"GET"', "G(T", "\x80"])
+    @each("method", ["", "GET POST", "GET,POST", "G\xc9T", "GET/", '"GET"', "G(T", "\x80"])
     def test_malformed_method_is_400(self, api: InMemoryApi, method: str) -> None:
         check_refused(judge(api, forwarded(method), basic()), 400)
         check_refused(judge(api, original(method), basic()), 400)
 
-    @pytest.mark.parametrize("host", ["a b", "a, b", "a/b", "u@a", "[::1", "a:99999", "a:b", "ü", "a\\b"])
+    @each("host", ["a b", "a, b", "a/b", "u@a", "[::1", "a:99999", "a:b", "ü", "a\\b"])
     def test_malformed_host_is_400(self, api: InMemoryApi, host: str) -> None:
         check_refused(judge(api, forwarded(host=host), basic()), 400)
 
-    @pytest.mark.parametrize(
-        "uri", ["/", "//", "//x//y", "/..;/x", "/%00%zz", "/\\", "/?", "/#x", '/<">', "/" + "x" * 8000]
-    )
+    @each("uri", ["/", "//", "//x//y", "/..;/x", "/%00%zz", "/\\", "/?", "/#x", '/<">', "/" + "x" * 8000])
     def test_any_printable_path_is_judged(self, api: InMemoryApi, uri: str) -> None:
         check_admitted(judge(api, forwarded("M-SEARCH", uri), basic()), "alice", "basic")
 
@@ -238,8 +236,8 @@ class DescriptionTests:
 class HostTests:
     """The described host is one of `hosts` (reference: Hosts)."""
 
-    @pytest.mark.parametrize(
-        ("hosts", "host", "status"),
+    @each(
+        "hosts, host, status",
         [
             ('["app.example"]', "app.example", 200),
             ('["app.example"]', "APP.example.:8443", 200),
@@ -296,7 +294,7 @@ class HostTests:
 class SmuggledFieldTests:
     """What a client sends of fields that a proxy or the answer has."""
 
-    @pytest.mark.parametrize(
+    @each(
         "fields",
         [
             *({"Remote-User": "root", "Remote-Scheme": "basic", "Remote-Scopes": "all"}, {"X-Remote-User": "root"}),
@@ -405,8 +403,8 @@ class BearerTests:
         check_admitted(answer, f"{ISSUER}#alice", "bearer", "a b")
         check_admitted(judge(api, forwarded(), bearer(MINT.token(scope=ABSENT))), f"{ISSUER}#alice", "bearer", "")
 
-    @pytest.mark.parametrize(
-        ("method", "scope"),
+    @each(
+        "method, scope",
         [*((method, "files:read") for method in ("GET", "HEAD", "OPTIONS", "TRACE")), ("PUT", "files:write")]
         + [(method, "files:write") for method in ("POST", "DELETE", "PATCH", "PROPFIND", "get")],
     )
@@ -582,8 +580,8 @@ class SessionTests:
         answer = send_form(api, {"username": "alice", "password": PASSWORD, "next": value.replace("&amp;", "&")})
         assert answer.header("Location") == uri
 
-    @pytest.mark.parametrize(
-        ("describe", "method", "accept"),
+    @each(
+        "describe, method, accept",
         [
             (original, "GET", BROWSER),
             (forwarded, "POST", BROWSER),

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.cases import each
 from tests.helpers import InMemoryApi, Response, forget_own
 from tests.store.contract import texts
 from tests.web.wire import ask
@@ -89,7 +90,7 @@ class ListTests:
             assert [post["id"] for post in json.loads(answer.body)] == ids
             assert answer.header("Link") is None
 
-    @pytest.mark.parametrize(
+    @each(
         "query",
         [
             *("limit=0", "limit=1001", "limit=-1", "limit=x", "limit=", "limit", "limit=1.5", "limit=01", "limit=%201"),
@@ -170,8 +171,8 @@ class EtagTests:
             check_problem(ask(api, method, "/post/1", post_body("x"), JSON | headers), 412)
         assert json.loads(ask(api, "GET", "/post/1").body)["post"] == "one"
 
-    @pytest.mark.parametrize("method", ["PUT", "DELETE"])
-    @pytest.mark.parametrize("value", ["{}", '"other", {}', "*"])
+    @each("method", ["PUT", "DELETE"])
+    @each("value", ["{}", '"other", {}', "*"])
     def test_write_with_matching_precondition_is_done(self, api: InMemoryApi, method: str, value: str) -> None:
         api.add("one")
         etag = ask(api, "GET", "/post/1").header("ETag") or ""
@@ -232,7 +233,7 @@ class BadBodyTests:
             yield ask(api, method, path, body, headers)
             assert json.loads(ask(api, "GET", "/post").body) == [{"id": 1, "post": "untouched"}]
 
-    @pytest.mark.parametrize(
+    @each(
         "body",
         [
             *(b"", b" ", b"{", b'{"post"', b'{"post":"x"', b'{"post":"x"}}', b'{"post":"x",}', b"{'post':'x'}"),
@@ -247,7 +248,7 @@ class BadBodyTests:
         for answer in self.send(api, body):
             check_problem(answer, 400)
 
-    @pytest.mark.parametrize(
+    @each(
         "body",
         [
             *(b"{}", b'{"Post":"x"}', b'{"post":null}', b'{"post":1}', b'{"post":["x"]}', b'{"post":{}}'),
@@ -267,7 +268,7 @@ class BadBodyTests:
             problem = check_problem(answer, 422, pointer="/post")
             assert problem["title"] == "Unprocessable Content"
 
-    @pytest.mark.parametrize(
+    @each(
         "headers",
         [
             {},
@@ -330,7 +331,7 @@ class BadBodyTests:
         for text in ("x" * 140, "é" * 140, "\U0001f680" * 140):
             assert ask(api, "POST", "/post", post_body(text), JSON).status == 201
 
-    @pytest.mark.parametrize(
+    @each(
         "body",
         [
             b'{"post":"x","id":99}',
@@ -358,7 +359,7 @@ class BadBodyTests:
 
 
 class AddressTests:
-    @pytest.mark.parametrize(
+    @each(
         "address",
         [
             *("0", "01", "-1", "+1", "1.0", "1_0", "x", "1x", "9007199254740992", "99999999999999999999", "%D9%A1"),
@@ -379,9 +380,7 @@ class AddressTests:
             problem = check_problem(ask(api, method, f"/post/{post_id}", post_body("x"), JSON), 404)
             assert str(post_id) in problem["detail"]
 
-    @pytest.mark.parametrize(
-        "path", ["/nothing", "/postal", "//post", "/POST", "/%2Fpost", "/post%2F1", "/%FF", "//post/1"]
-    )
+    @each("path", ["/nothing", "/postal", "//post", "/POST", "/%2Fpost", "/post%2F1", "/%FF", "//post/1"])
     def test_unknown_path_is_404(self, api: InMemoryApi, path: str) -> None:
         api.add("one")
         answer = ask(api, "GET", path)

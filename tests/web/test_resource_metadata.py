@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from postd.protect.bearer import METADATA_PATH
+from tests.cases import each
 from tests.helpers import InMemoryApi, Response
 from tests.protect.test_bearer import ISSUER, ISSUERS, MINT, RULES, bearer, of_origin, remove_variable_fields
 from tests.web.clients import ask_raw, basic
@@ -120,7 +121,7 @@ class DocumentTests:
             remove_variable_fields(answer)
         assert (head.status, head.headers, head.body) == (200, got.headers, b"")
 
-    @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "TRACE", "FOO", "get"])
+    @each("method", ["POST", "PUT", "DELETE", "PATCH", "TRACE", "FOO", "get"])
     def test_other_method_is_405(self, api: InMemoryApi, method: str) -> None:
         answer = ask(api, method, METADATA_PATH)
         check_problem(answer, 405)
@@ -131,7 +132,7 @@ class DocumentTests:
         assert (answer.status, answer.body) == (204, b"")
         assert sorted((answer.header("Allow") or "").split(", ")) == ["GET", "HEAD", "OPTIONS"]
 
-    @pytest.mark.parametrize(
+    @each(
         "path",
         [
             *("/.well-known", "/.well-known/", f"{METADATA_PATH}/", f"{METADATA_PATH}/basic", f"/{METADATA_PATH}"),
@@ -160,11 +161,11 @@ class OriginTests:
         assert metadata_url(ask(api, "GET", "/bearer", headers=headers)) == resource + METADATA_PATH
         return resource
 
-    @pytest.mark.parametrize("host", GOOD_HOSTS)
+    @each("host", GOOD_HOSTS)
     def test_resource_has_the_requested_host(self, api: InMemoryApi, host: str) -> None:
         assert self.origin(api, Host=host) == f"http://{GOOD_HOSTS[host]}"
 
-    @pytest.mark.parametrize("host", ODD_HOSTS)
+    @each("host", ODD_HOSTS)
     def test_invalid_host_is_not_repeated(self, api: InMemoryApi, host: bytes) -> None:
         for path, status in ((METADATA_PATH, 400), ("/bearer", 401)):
             answer = ask(api, "GET", path, headers={"Host": host})

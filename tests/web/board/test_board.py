@@ -18,6 +18,7 @@ from twisted.internet.defer import Deferred
 from postd.errors import NoSuchPostError
 from postd.model import POST_ID_MAX
 from postd.web.board.views import list_before
+from tests.cases import each
 from tests.helpers import InMemoryApi, Response, forget_own, result_of
 from tests.protect.test_login import check_page, check_text
 from tests.web.wire import FORM, ask, user_line
@@ -235,7 +236,7 @@ class RuleTests:
             check_text(browser.send(path, fields), 403, "Forbidden\n")
         assert posts_of(api) == [(1, "hello")]
 
-    @pytest.mark.parametrize(
+    @each(
         "headers",
         [
             {"Sec-Fetch-Site": "cross-site"},
@@ -285,7 +286,7 @@ class MethodTests:
         answer = ask(api, "OPTIONS", path)
         assert (answer.status, answer.header("Allow"), answer.body) == (204, allow, b"")
 
-    @pytest.mark.parametrize(
+    @each(
         "path", ["/board/", "/board/0", "/board/01", "/board/x", "/board/1/", "/board/1/x", f"/board/{POST_ID_MAX + 1}"]
     )
     def test_other_path_is_404(self, api: InMemoryApi, path: str) -> None:
@@ -361,7 +362,7 @@ class PageTests:
         assert wanted[path] <= links
         assert b'<a href="/docs">' in ask(api, "GET", "/").body
 
-    @pytest.mark.parametrize("text", ODD_TEXTS)
+    @each("text", ODD_TEXTS)
     def test_text_is_shown_unchanged(self, api: InMemoryApi, text: str) -> None:
         api.add(text)
         browser = Browser(api)
@@ -444,7 +445,7 @@ class PagingTests:
         finally:
             api.close()
 
-    @pytest.mark.parametrize(
+    @each(
         "query",
         [
             *("after=x", "after=", "after=-1", "after=1&after=2", "before=0", "before=1.5", "before=1&after=1"),
@@ -469,7 +470,7 @@ class PagingTests:
 
 
 class AddTests:
-    @pytest.mark.parametrize("text", ODD_TEXTS)
+    @each("text", ODD_TEXTS)
     def test_any_text_can_be_added(self, api: InMemoryApi, text: str) -> None:
         browser = Browser(api)
         page = browser.follow(browser.add(text))
@@ -515,7 +516,7 @@ class AddTests:
             assert Browser(api).send("/board", {"post": "hello"}).status == 303
         assert len(posts_of(api)) == 2
 
-    @pytest.mark.parametrize("body", [b"", b"text=x", b"post=x&post=y", b"post=%ff", b"post=\xff", b"post=%ED%A0%80"])
+    @each("body", [b"", b"text=x", b"post=x&post=y", b"post=%ff", b"post=\xff", b"post=%ED%A0%80"])
     def test_malformed_form_is_400(self, api: InMemoryApi, body: bytes) -> None:
         check_text(Browser(api).send("/board", body), 400, "Bad Request\n")
 
@@ -538,7 +539,7 @@ class AddTests:
 
 
 class EditTests:
-    @pytest.mark.parametrize("text", ODD_TEXTS)
+    @each("text", ODD_TEXTS)
     def test_post_may_be_replaced_by_any_text(self, api: InMemoryApi, text: str) -> None:
         api.add("hello")
         browser = Browser(api)

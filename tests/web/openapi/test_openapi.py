@@ -15,6 +15,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 import postd.web
 from postd.web.openapi import document as documents
+from tests.cases import each
 from tests.helpers import InMemoryApi, Response, forget_own
 from tests.protect.test_bearer import ISSUERS
 from tests.protect.test_guard import log_in
@@ -235,8 +236,8 @@ class SchemaTests:
             answer = ask(api, method, path, json.dumps(body).encode(), JSON)
             assert answer.status == (good if status == 201 else status)
 
-    @pytest.mark.parametrize(
-        ("name", "value", "good"),
+    @each(
+        "name, value, good",
         [
             *[("limit", value, 0 < value <= 1000) for value in (-1, 0, 1, 1000, 1001)],
             *[("after", value, 0 <= value < 2**53) for value in (-1, 0, 1, 2**53 - 1, 2**53)],
