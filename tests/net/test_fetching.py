@@ -682,7 +682,7 @@ async def test_fetches_log_nothing(
     issuer: Issuer, encrypted: Issuer, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither successful ones, nor failed ones, nor connections that time out later."""
-    monkeypatch.setattr(fetching, "FETCH_MAX_S", 5 * SHORT_S)
+    monkeypatch.setattr(fetching, "FETCH_MAX_S", 2 * SHORT_S)
     issuer.replies["/a"] = Reply(b"a")
     issuer.replies["/b"] = Reply.redirect("https://elsewhere.example/")
     fetcher = make_fetcher(certificate[1])
