@@ -200,7 +200,7 @@ def test_forged_proof_with_the_key_of_a_token_is_linear(claim: str) -> None:
         body = b64(json.dumps(claims, ensure_ascii=False).encode()).encode()
         with suppress(ProofError):
             proof = decode_proof(HEADER + body + b"." + signature.encode())
-            proof.check_linear(method="GET", url=url, token="a-token", bound_to=bound_to, now=now, leeway_s=0)
+            proof.check(method="GET", url=url, token="a-token", bound_to=bound_to, now=now, leeway_s=0)
 
     begins = (b"http://", b"https://posts.example/", b"https://posts.example:", b"http://[")
     check_linear(work, family(begins, units=[b"%41", b"/..", b"://"]), 5 * KIB, harmless_max=HARMLESS_MAX)
@@ -302,7 +302,7 @@ def test_head_is_linear_in_pieces_of_any_size(piece: int) -> None:
         partial = PartialHead(bytes.title)
         with suppress(HttpSyntaxError):
             for end in range(piece, len(text), piece):
-                partial.check_linear(text[:end])
+                partial.check(text[:end])
 
     first = b"GET / HTTP/1.1\r\n"
     begins = (first, first + b"a:", first + b"a" * 100 + b":", b"GET /")

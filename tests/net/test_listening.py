@@ -125,8 +125,10 @@ def test_endpoint_without_tls_is_exposed_unless_it_is_local(
     assert listener.exposed is exposed
 
 
-@each("options, mode", [("", 0o660), (":mode=600", 0o600), (":mode=666", 0o666), (":lockfile=0", 0o660)])
-@each("kind", ["unix", "haproxy:unix", "haproxy:haproxy:unix"])
+@pytest.mark.parametrize(
+    "options, mode", [("", 0o660), (":mode=600", 0o600), (":mode=666", 0o666), (":lockfile=0", 0o660)]
+)
+@pytest.mark.parametrize("kind", ["unix", "haproxy:unix", "haproxy:haproxy:unix"])
 def test_unix_socket_has_mode_0660_unless_another_is_given(
     listen: Bind, socket_folder: Path, kind: str, options: str, mode: int
 ) -> None:

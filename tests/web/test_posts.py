@@ -171,8 +171,8 @@ class EtagTests:
             check_problem(ask(api, method, "/post/1", post_body("x"), JSON | headers), 412)
         assert json.loads(ask(api, "GET", "/post/1").body)["post"] == "one"
 
-    @each("method", ["PUT", "DELETE"])
-    @each("value", ["{}", '"other", {}', "*"])
+    @pytest.mark.parametrize("method", ["PUT", "DELETE"])
+    @pytest.mark.parametrize("value", ["{}", '"other", {}', "*"])
     def test_write_with_matching_precondition_is_done(self, api: InMemoryApi, method: str, value: str) -> None:
         api.add("one")
         etag = ask(api, "GET", "/post/1").header("ETag") or ""
@@ -229,9 +229,10 @@ class BadBodyTests:
     def send(self, api: InMemoryApi, body: bytes, headers: dict[str, Any] = JSON) -> Iterator[Response]:
         """Send a bad body by POST and by PUT."""
         api.add("untouched")
+        posts = ask(api, "GET", "/post").body
         for method, path in (("POST", "/post"), ("PUT", "/post/1")):
             yield ask(api, method, path, body, headers)
-            assert json.loads(ask(api, "GET", "/post").body) == [{"id": 1, "post": "untouched"}]
+            assert ask(api, "GET", "/post").body == posts
 
     @each(
         "body",
@@ -331,7 +332,7 @@ class BadBodyTests:
         for text in ("x" * 140, "é" * 140, "\U0001f680" * 140):
             assert ask(api, "POST", "/post", post_body(text), JSON).status == 201
 
-    @each(
+    @pytest.mark.parametrize(
         "body",
         [
             b'{"post":"x","id":99}',
@@ -368,11 +369,12 @@ class AddressTests:
     )
     def test_invalid_id_is_404(self, api: InMemoryApi, address: str) -> None:
         api.add("one")
+        posts = ask(api, "GET", "/post").body
         for method in ("GET", "HEAD", "PUT", "DELETE", "POST", "OPTIONS", "PATCH"):
             answer = ask(api, method, f"/post/{address}", post_body("x"), JSON)
             assert answer.status == 404
             assert answer.header("Content-Type") == "application/problem+json"
-            assert json.loads(ask(api, "GET", "/post").body) == [{"id": 1, "post": "one"}]
+            assert ask(api, "GET", "/post").body == posts
 
     @pytest.mark.parametrize("post_id", [1, 9007199254740991])
     def test_unknown_id_is_404(self, api: InMemoryApi, post_id: int) -> None:

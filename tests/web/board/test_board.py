@@ -236,7 +236,7 @@ class RuleTests:
             check_text(browser.send(path, fields), 403, "Forbidden\n")
         assert posts_of(api) == [(1, "hello")]
 
-    @each(
+    @pytest.mark.parametrize(
         "headers",
         [
             {"Sec-Fetch-Site": "cross-site"},
@@ -362,7 +362,7 @@ class PageTests:
         assert wanted[path] <= links
         assert b'<a href="/docs">' in ask(api, "GET", "/").body
 
-    @each("text", ODD_TEXTS)
+    @pytest.mark.parametrize("text", ODD_TEXTS)
     def test_text_is_shown_unchanged(self, api: InMemoryApi, text: str) -> None:
         api.add(text)
         browser = Browser(api)
@@ -470,7 +470,7 @@ class PagingTests:
 
 
 class AddTests:
-    @each("text", ODD_TEXTS)
+    @pytest.mark.parametrize("text", ODD_TEXTS)
     def test_any_text_can_be_added(self, api: InMemoryApi, text: str) -> None:
         browser = Browser(api)
         page = browser.follow(browser.add(text))
@@ -539,7 +539,7 @@ class AddTests:
 
 
 class EditTests:
-    @each("text", ODD_TEXTS)
+    @pytest.mark.parametrize("text", ODD_TEXTS)
     def test_post_may_be_replaced_by_any_text(self, api: InMemoryApi, text: str) -> None:
         api.add("hello")
         browser = Browser(api)
