@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from io import BytesIO
 from pathlib import Path
@@ -547,14 +547,30 @@ def foreign_classes(cls: type) -> list[type]:
     return [base for base in cls.__mro__ if base.__module__.split(".")[0] not in own]
 
 
-source_of: Callable[[type], str] = cache(inspect.getsource)
+@cache
+def classes_in(file: str) -> Mapping[str, ast.ClassDef]:
+    """Return the classes of a module by their qualified names."""
+    found: dict[str, ast.ClassDef] = {}
+
+    def visit(body: Sequence[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef):
+                found[prefix + node.name] = node
+                visit(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.If | ast.Try):
+                visit([*node.body, *node.orelse], prefix)
+
+    visit(ast.parse(Path(file).read_text()).body, "")
+    return found
 
 
+@cache
 def private_names_of(cls: type) -> set[str]:
-    try:
-        return private_names_in(ast.parse(textwrap.dedent(source_of(cls))))
-    except (OSError, TypeError):  # it is not written in Python
+    file = getattr(sys.modules[cls.__module__], "__file__", None) or ""
+    if not file.endswith(".py"):  # it is not written in Python
         return set()
+    node = classes_in(file).get(cls.__qualname__)
+    return private_names_in(node) if node else set()
 
 
 def test_classes_have_no_private_name_of_their_foreign_bases() -> None:
