@@ -163,15 +163,13 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
 """The fields that a request has beside that of a test, by its path."""
 
 
-@pytest.mark.parametrize(("path", "name", "begins"), FIELDS, ids=[f"{name}{path}" for path, name, _ in FIELDS])
+@each("path, name, begins", FIELDS, ids=[f"{name}{path}" for path, name, _ in FIELDS])
 def test_request_field_is_linear(api: InMemoryApi, path: str, name: str, begins: Sequence[bytes]) -> None:
     work = partial(with_field, api, path, name, BESIDE.get(path, {}))
     check_linear(work, family(begins), HEAD_MAX_BYTES - 300, harmless_max=HARMLESS_MAX)
 
 
-@pytest.mark.parametrize(
-    "scheme", ["Basic ", "Digest ", 'Digest username="', "Digest a=b,", "Bearer ", "Bearer eyJ", "x"]
-)
+@each("scheme", ["Basic ", "Digest ", 'Digest username="', "Digest a=b,", "Bearer ", "Bearer eyJ", "x"])
 def test_credentials_are_linear(api: InMemoryApi, scheme: str) -> None:
     work = partial(with_field, api, "/all", "Authorization", {})
     inputs = (Input(scheme.encode() + one.begin, one.unit, one.tail) for one in family())
@@ -182,7 +180,7 @@ PROVER = Prover(Key.make("ES256"))
 HEADER = b64(json.dumps(PROVER.header()).encode()).encode() + b"."
 
 
-@pytest.mark.parametrize("begin", [b"", b"eyJ", HEADER, HEADER + b"e30.", HEADER + b"eyJqdGkiOiI"])
+@each("begin", [b"", b"eyJ", HEADER, HEADER + b"e30.", HEADER + b"eyJqdGkiOiI"])
 def test_proof_is_linear(api: InMemoryApi, begin: bytes) -> None:
     work = partial(with_field, api, "/all", "DPoP", {"Authorization": "DPoP eyJhbGciOiJFUzI1NiJ9.e30.AAAA"})
     inputs = (Input(begin + one.begin, one.unit, one.tail) for one in family())
@@ -206,7 +204,7 @@ def test_forged_proof_with_the_key_of_a_token_is_linear(claim: str) -> None:
     check_linear(work, family(begins, units=[b"%41", b"/..", b"://"]), 5 * KIB, harmless_max=HARMLESS_MAX)
 
 
-@pytest.mark.parametrize("parameter", ["username", "realm", "nonce", "uri", "cnonce", "nc", "response", "username*"])
+@each("parameter", ["username", "realm", "nonce", "uri", "cnonce", "nc", "response", "username*"])
 def test_digest_parameter_is_linear(api: InMemoryApi, parameter: str) -> None:
     proof = Proof(nonce="x", uri="/all")
 
@@ -219,7 +217,7 @@ def test_digest_parameter_is_linear(api: InMemoryApi, parameter: str) -> None:
     check_linear(work, family(units=[b"%41", b"\xcc\x81"]), 3 * KIB, harmless_max=HARMLESS_MAX)
 
 
-@pytest.mark.parametrize(
+@each(
     "path",
     ["", "post/", "post/1", "all/", "files/", "post?", "post?limit=", "post/events?after=", "?next=/", "http://x"],
 )
@@ -243,8 +241,8 @@ def test_request_line_is_linear(api: InMemoryApi) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("path", "kind", "begins", "units"),
+@each(
+    "path, kind, begins, units",
     [
         ("/post", "application/json", (b'{"post":', b'{"post":"', b"[", b'{"a":'), (b'{"a":', b'"a":1,', b"1,")),
         ("/login", FORM, (b"username=", b"username=a&password="), (b"a=b&", b"%41", b"%cc%81")),
@@ -260,7 +258,7 @@ def test_body_is_linear(
     check_linear(work, family(begins, units), 16 * KIB if path == "/post" else 8 * KIB, harmless_max=HARMLESS_MAX)
 
 
-@pytest.mark.parametrize("name", ["Content-Type", "Content-Encoding", "Idempotency-Key"])
+@each("name", ["Content-Type", "Content-Encoding", "Idempotency-Key"])
 def test_field_of_a_write_is_linear(api: InMemoryApi, name: str) -> None:
     def work(text: bytes) -> None:
         answer(api, ask(api, "POST", "/post", b"{}", {"Content-Type": "application/json", name: text}))

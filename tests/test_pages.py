@@ -3,8 +3,6 @@
 import ast
 from pathlib import Path
 
-import pytest
-
 from postd.settings.loading import load_settings
 from tests.cases import each
 from tests.pages import ROOT, Block, read_blocks
@@ -43,7 +41,7 @@ def test_python_can_be_parsed(block: Block) -> None:
     ast.parse(block.text)
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if block.language == "toml"], ids=str)
+@each("block", [block for block in BLOCKS if block.language == "toml"])
 def test_settings_are_valid(block: Block, tmp_path: Path) -> None:
     (tmp_path / "postd.toml").write_text(block.text)
     load_settings("postd.toml", {}, tmp_path)

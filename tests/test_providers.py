@@ -187,14 +187,14 @@ def test_links_of_the_page_to_files_exist(page: Path) -> None:
         assert (page.parent / link).is_file(), link
 
 
-@pytest.mark.parametrize("form", FORMS, ids=str)
+@each("form", FORMS)
 def test_settings_are_valid_and_name_an_issuer(form: Form, tmp_path: Path) -> None:
     (settings,) = load(form, tmp_path).bearer
     assert settings.issuer.startswith("https://")
     assert settings.audiences or settings.required_claims
 
 
-@pytest.mark.parametrize("form", [form for form in FORMS if form.number == 1], ids=str)
+@each("form", [form for form in FORMS if form.number == 1])
 def test_first_settings_of_a_page_are_complete(form: Form, tmp_path: Path) -> None:
     api = load(form, tmp_path).api
     assert (api.read, api.write) == (("bearer",), ("bearer",))

@@ -231,7 +231,7 @@ def test_unusual_valid_tokens_are_accepted(main: Issuer, wire: Wire) -> None:
 # Rules
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "BREW"])
+@each("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "BREW"])
 def test_request_without_credentials_is_challenged(wire: Wire, method: str) -> None:
     """The challenge has only the URL of the metadata (RFC 6750 §3.1, RFC 9728 §5.1)."""
     check_problem(wire.ask(method, "/post"), 401, [challenge(wire)])
@@ -241,7 +241,7 @@ def test_request_without_credentials_is_challenged(wire: Wire, method: str) -> N
     assert page.body == (b"" if method == "HEAD" else b"Unauthorized\n")
 
 
-@pytest.mark.parametrize("authorization", ["Foo x", "", basic("alice", PASSWORD), "Digest x", "BearerX x"])
+@each("authorization", ["Foo x", "", basic("alice", PASSWORD), "Digest x", "BearerX x"])
 def test_unknown_scheme_is_treated_as_no_credentials(wire: Wire, authorization: str) -> None:
     check_problem(wire.ask("GET", "/post", authorization), 401, [challenge(wire)])
 
@@ -627,8 +627,8 @@ def test_opaque_token_is_introspected_once(opaque: Served) -> None:
     assert (user, password) == (quote_plus(CLIENT_ID), quote_plus(CLIENT_SECRET))
 
 
-@pytest.mark.parametrize(
-    ("name", "answer"),
+@each(
+    "name, answer",
     [
         ("false", {**ACTIVE, "active": False}),
         ("text", {**ACTIVE, "active": "true"}),

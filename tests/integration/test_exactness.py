@@ -13,6 +13,7 @@ import pytest
 import requests
 from msgspec import Struct
 
+from tests.cases import each
 from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.integration.wire import received_from, talk
@@ -105,7 +106,7 @@ def check_refused(answer: Received, status: int) -> None:
     assert "server" not in answer.fields
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each("name", REFUSED)
 def test_refusal_by_the_api_is_problem_json(daemon: Daemon, name: str) -> None:
     sent, status = REFUSED[name]
     answer = Received.decode(talk(daemon, sent + HIDDEN))
@@ -117,7 +118,7 @@ def test_refusal_by_the_api_is_problem_json(daemon: Daemon, name: str) -> None:
     assert problem["detail"]
 
 
-@pytest.mark.parametrize("name", REFUSED_TO_A_PAGE)
+@each("name", REFUSED_TO_A_PAGE)
 def test_refusal_on_a_page_is_plain_text(daemon: Daemon, name: str) -> None:
     sent, status = REFUSED_TO_A_PAGE[name]
     answer = Received.decode(talk(daemon, sent))
@@ -126,7 +127,7 @@ def test_refusal_on_a_page_is_plain_text(daemon: Daemon, name: str) -> None:
     assert answer.body
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each("name", REFUSED)
 def test_refusal_is_received_while_more_input_arrives(daemon: Daemon, name: str) -> None:
     """RFC 9112 §9.6: closed at once, with unread input, the connection would be reset."""
     sent, status = REFUSED[name]
@@ -144,7 +145,7 @@ def test_refused_connection_is_closed_though_the_client_is_not(daemon: Daemon) -
                 client.sendall(UNREAD)
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@each("name", REFUSED)
 def test_refusal_over_tls_is_received(daemon: Daemon, certificate: tuple[Path, Path], name: str) -> None:
     """TLS has no half-closing: the response has to say where it ends."""
     sent, status = REFUSED[name]
@@ -169,7 +170,7 @@ def test_valid_pipelined_requests_are_answered_before_the_refusal(daemon: Daemon
     assert re.findall(rb"^HTTP/1\.1 ([0-9]{3}) ", received, re.MULTILINE) == [b"404", b"400"]
 
 
-@pytest.mark.parametrize(
+@each(
     "sent",
     [
         b"GET /post HTTP/1.0\r\n\r\n",

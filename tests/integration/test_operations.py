@@ -20,6 +20,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from postd.auth.user_file import make_account, set_account
+from tests.cases import each
 from tests.helpers import make_certificate, run_sql
 from tests.integration.daemon import FREE_PORT, START_MAX_S, STOP_MAX_S, Daemon
 from tests.integration.logins import DigestUser, is_stale, sign_in
@@ -291,7 +292,7 @@ def test_refused_request_keeps_its_request_id(service: Operated) -> None:
         wait_until(lambda name=name: ids_in_log(service, name.decode()) == 1)  # type: ignore[misc]
 
 
-@pytest.mark.parametrize("path", ["/post", "/post/0", "/basic", "/", "/nothing"])
+@each("path", ["/post", "/post/0", "/basic", "/", "/nothing"])
 def test_request_id_is_returned_and_logged(service: Operated, path: str) -> None:
     given = f"trace.1-{path.strip('/') or 'root'}_{time.monotonic_ns()}~+=:@"
     answer = ask("GET", f"{service.url}{path}", headers={"X-Request-Id": given})
@@ -302,7 +303,7 @@ def test_request_id_is_returned_and_logged(service: Operated, path: str) -> None
     wait_until(lambda: all(ids_in_log(service, one) == 1 for one in ours))
 
 
-@pytest.mark.parametrize(
+@each(
     "given",
     ["x" * 129, "two words", 'quoted"', "ümlaut", "", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJlLW9mLWl0"],
     ids=["long", "two words", "quoted", "not ASCII", "empty", "token"],

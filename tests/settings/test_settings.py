@@ -305,9 +305,7 @@ def test_paths_are_relative_to_the_file_or_the_current_folder(folder: Path) -> N
     assert load_settings("etc/postd.toml", {"users": "others"}, folder).settings.users == f"{folder}/others"
 
 
-@pytest.mark.parametrize(
-    ("written", "seconds"), [("250ms", 0.25), ("1s", 1), ("1.5s", 1.5), ("5m", 300), ("12h", 43200), ("365d", 31536000)]
-)
+@each("written, seconds", [("250ms", 0.25), ("1s", 1), ("1.5s", 1.5), ("5m", 300), ("12h", 43200), ("365d", 31536000)])
 def test_duration_is_decoded_to_seconds(folder: Path, written: str, seconds: float) -> None:
     assert load(folder, f'[limits]\nidle_time = "{written}"').limits.idle_s == seconds
 
@@ -683,8 +681,8 @@ def test_sample_has_every_key_with_its_default(folder: Path) -> None:
         assert set(table[key]) == set(struct.__struct_encode_fields__)
 
 
-@pytest.mark.parametrize(
-    ("hosts", "schemes", "rule"),
+@each(
+    "hosts, schemes, rule",
     [
         ('hosts = ["app.example"]', '"bearer"', "accept"),
         ('public_url = "https://app.example"', '"bearer"', "require"),

@@ -247,9 +247,7 @@ class WildcardTests:
     def api(self, make: Make) -> InMemoryApi:
         return make(WILDCARD)
 
-    @pytest.mark.parametrize(
-        "headers", [{}, from_page(), from_page("null"), from_page("https://x.example"), from_page([APP, APP])]
-    )
+    @each("headers", [{}, from_page(), from_page("null"), from_page("https://x.example"), from_page([APP, APP])])
     def test_wildcard_is_the_same_for_every_origin(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
         for path, status in (("/post", 200), ("/post/7", 404), ("/openapi.json", 200), ("/.well-known/x", 404)):
             answer = ask(api, "GET", path, None, headers)

@@ -138,12 +138,12 @@ class TrustTests:
 
 
 class PageTests:
-    @pytest.mark.parametrize("page", ["/gate/", "/gate/x", "/gate/people/", "/gate/people/x/y", "/gate//"])
+    @each("page", ["/gate/", "/gate/x", "/gate/people/", "/gate/people/x/y", "/gate//"])
     def test_path_below_a_page_is_404(self, api: InMemoryApi, page: str) -> None:
         check_refused(judge(api, forwarded(), basic(), page=page), 404)
         check_refused(judge(api, forwarded(), page=page), 404)
 
-    @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PROPFIND", "FOO"])
+    @each("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PROPFIND", "FOO"])
     def test_proxy_may_use_any_method(self, api: InMemoryApi, method: str) -> None:
         for page in ("/gate", "/gate?x=y"):
             check_admitted(judge(api, forwarded(), basic(), page=page, method=method), "alice", "basic")

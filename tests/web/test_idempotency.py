@@ -4,8 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
+from tests.cases import each
 from tests.helpers import InMemoryApi, Response, forget_own
 from tests.web.clients import basic
 from tests.web.test_posts import JSON, check_problem, post_body
@@ -60,7 +59,7 @@ def test_key_expires_after_a_day(api: InMemoryApi) -> None:
     assert add(api, post_body("one"), "k-1").header("Location") == "/post/2"
 
 
-@pytest.mark.parametrize("key", ["", "a b", "ü", "x" * 256, "a\tb"], ids=["empty", "space", "umlaut", "long", "tab"])
+@each("key", ["", "a b", "ü", "x" * 256, "a\tb"], ids=["empty", "space", "umlaut", "long", "tab"])
 def test_invalid_key_is_400(api: InMemoryApi, key: str) -> None:
     check_problem(add(api, post_body("one"), key), 400)
     assert texts(api) == []

@@ -99,7 +99,7 @@ def series_in(expression: str) -> set[str]:
     return set(re.findall(rf"\b(?:postd_\w+|process_\w+|{'|'.join(BUILT_IN_SERIES)})\b", without_labels))
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=str)
+@each("query", QUERIES)
 def test_query_uses_exported_series_and_labels(query: Query, series: dict[str, set[str]]) -> None:
     known = {**series, **{name: set(labels) for name, labels in BUILT_IN_SERIES.items()}}
     names = series_in(query.expression)

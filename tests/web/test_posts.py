@@ -348,7 +348,7 @@ class BadBodyTests:
         assert (answer.status, answer.header("Location")) == (201, "/post/1")
         assert json.loads(ask(api, "GET", "/post/1").body) == {"id": 1, "post": "x"}
 
-    @pytest.mark.parametrize(
+    @each(
         "value",
         [
             *("application/json; charset=utf-8", "APPLICATION/JSON;CHARSET=UTF-8", 'application/json; charset="utf-8"'),

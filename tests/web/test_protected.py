@@ -150,8 +150,8 @@ class TextPageTests:
 
 
 class FileTests:
-    @pytest.mark.parametrize(
-        ("name", "content_type"),
+    @each(
+        "name, content_type",
         [
             *(("index.html", "text/html"), ("digits.txt", "text/plain"), ("script.js", "text/javascript")),
             *(("image.png", "image/png"), ("data.json", "application/json"), ("noext", "application/octet-stream")),
@@ -479,8 +479,8 @@ class RangeTests:
         assert answer.header("Content-Type") == "text/plain"
         assert answer.header("Cache-Control") == "private, no-store"
 
-    @pytest.mark.parametrize(
-        ("value", "ranges"),
+    @each(
+        "value, ranges",
         [
             ("bytes=0-0,-1", [(0, 0), (9, 9)]),
             ("bytes=0-1, 3-4 ,6-", [(0, 1), (3, 4), (6, 9)]),
@@ -504,7 +504,7 @@ class RangeTests:
             (f"bytes {first}-{last}/10", "text/plain", DIGITS[first : last + 1].decode()) for first, last in ranges
         ]
 
-    @pytest.mark.parametrize("value", ["bytes=10-", "bytes=10-20", "bytes=-0", "bytes=20-30,40-", "bytes=-0,-0"])
+    @each("value", ["bytes=10-", "bytes=10-20", "bytes=-0", "bytes=20-30,40-", "bytes=-0,-0"])
     def test_unsatisfiable_range_is_416(self, api: InMemoryApi, value: str) -> None:
         answer = get(api, "/files/digits.txt", Range=value)
         assert (answer.status, answer.header("Content-Range")) == (416, "bytes */10")

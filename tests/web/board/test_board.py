@@ -389,7 +389,7 @@ class PageTests:
     def test_known_done_parameter_shows_a_message(self, api: InMemoryApi, done: str) -> None:
         assert Browser(api).page(f"/board?done={done}").texts["done"].startswith("The post was ")
 
-    @pytest.mark.parametrize("done", ["", "x", "<b>", "ADDED", "The+post+was+added."])
+    @each("done", ["", "x", "<b>", "ADDED", "The+post+was+added."])
     def test_unknown_done_parameter_is_ignored(self, api: InMemoryApi, done: str) -> None:
         page = Browser(api).page(f"/board?done={done}")
         assert "done" not in page.texts
