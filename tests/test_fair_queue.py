@@ -14,6 +14,7 @@ from twisted.internet.task import Clock
 
 from postd.errors import ServerBusyError
 from postd.fair_queue import RUNNING_MAX, SITE_TURNS, TURN_MAX_S, FairQueue, FairSemaphore, FairTurns, Semaphore
+from tests.cases import each
 from tests.helpers import result_of
 
 
@@ -335,7 +336,7 @@ class FairTurnsTests:
 
 
 class SemaphoreTests:
-    @pytest.mark.parametrize("tokens", [1, 3])
+    @each("tokens", [1, 3])
     def test_thousand_waiting_coroutines_are_resumed_in_turn(self, tokens: int) -> None:
         semaphore, ended = Semaphore(tokens), list[int]()
 

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Sequence
 
-import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.interfaces import IAddress
 from twisted.internet.task import Clock
@@ -12,6 +11,7 @@ from twisted.logger import capturedLogs, eventAsText
 from postd.front.allowed_hosts import Hosts
 from postd.http.peer import PeerResolver
 from postd.monitoring.tally import Tally
+from tests.cases import each
 from tests.front.connections import Recorder, Transport, decode_responses
 from tests.helpers import connect, make_site
 
@@ -62,14 +62,14 @@ class Server:
         return bool(self.recorder.seen)
 
 
-@pytest.mark.parametrize("to", [LOOPBACK, LOOPBACK_V6])
+@each("to", [LOOPBACK, LOOPBACK_V6])
 def test_loopback_listener_answers_local_hosts_only(to: IAddress) -> None:
     server = Server()
     assert [host for host in LOCAL_HOSTS if not server.allows(host, to=to)] == []
     assert [host for host in FOREIGN_HOSTS if server.allows(host, to=to)] == []
 
 
-@pytest.mark.parametrize("to", [PUBLIC, ON_ALL, SOCKET])
+@each("to", [PUBLIC, ON_ALL, SOCKET])
 def test_other_listener_answers_any_host(to: IAddress) -> None:
     server = Server()
     assert [host for host in [*LOCAL_HOSTS, *FOREIGN_HOSTS] if not server.allows(host, to=to)] == []
@@ -99,8 +99,8 @@ def test_public_url_is_allowed_beside_local_hosts() -> None:
     assert Server(public_url="https://[2001:db8::1]:8443").allows(b"[2001:DB8:0::1]")
 
 
-@pytest.mark.parametrize("to", [LOOPBACK, PUBLIC, ON_ALL, SOCKET])
-@pytest.mark.parametrize("peer", [BROWSER, PROXY])
+@each("to", [LOOPBACK, PUBLIC, ON_ALL, SOCKET])
+@each("peer", [BROWSER, PROXY])
 def test_only_listed_hosts_are_allowed(to: IAddress, peer: IAddress) -> None:
     server = Server(["posts.example", "2001:db8::1", "192.0.2.1"], "https://public.example:8443", ["127.0.0.9", "unix"])
     for host in (b"posts.example", b"Posts.Example.:1", b"[2001:db8:0::1]:80", b"192.0.2.1:80", b"public.example"):
@@ -139,7 +139,7 @@ def test_authority_of_an_absolute_target_is_checked_instead_of_host() -> None:
         assert sent.startswith(b"HTTP/1.1 %b " % status)
 
 
-@pytest.mark.parametrize(
+@each(
     "request_line",
     [b"GET /", b"GET /nothing", b"PATCH /post", b"OPTIONS *", b"OPTIONS /post", b"HEAD /post", b"GET /basic"],
 )

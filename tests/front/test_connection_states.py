@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from twisted.internet.error import ConnectionDone
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
@@ -11,6 +10,7 @@ from twisted.web.server import NOT_DONE_YET
 
 from postd.front.connection import HttpConnection
 from postd.front.connection_states import TRANSITIONS, Event, State
+from tests.cases import each
 from tests.helpers import MemoryTransport, connect, make_site
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
@@ -99,7 +99,7 @@ def test_each_transition_has_a_cause() -> None:
     assert CAUSES.keys() == TRANSITIONS.keys()
 
 
-@pytest.mark.parametrize(("before", "event"), TRANSITIONS, ids=lambda one: one.name)
+@each("before, event", TRANSITIONS)
 def test_event_changes_the_state_as_in_the_table(before: State, event: Event) -> None:
     setup = Setup()
     setup.reach(before)
@@ -107,7 +107,7 @@ def test_event_changes_the_state_as_in_the_table(before: State, event: Event) ->
     assert setup.connection.state is TRANSITIONS[before, event]
 
 
-@pytest.mark.parametrize("state", [State.LINGERING, State.CLOSING, State.LOST], ids=lambda one: one.name)
+@each("state", [State.LINGERING, State.CLOSING, State.LOST])
 def test_input_after_the_end_is_discarded(state: State) -> None:
     setup = Setup()
     if state is State.LOST:

@@ -4,7 +4,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.internet.interfaces import IAddress
 from twisted.internet.task import Clock
@@ -15,6 +14,7 @@ from postd.http.peer import PeerResolver
 from postd.monitoring.tally import Tally
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
 from postd.settings.schema import Limits
+from tests.cases import each
 from tests.front.connections import Recorder
 from tests.helpers import MemoryTransport
 
@@ -82,7 +82,7 @@ def v1(host: str) -> bytes:
     return b"PROXY TCP4 %b 192.0.2.1 5000 80\r\n" % host.encode()
 
 
-@pytest.mark.parametrize(("connections", "most"), [(1, 1), (2, 1), (3, 1), (4, 2), (9, 4)])
+@each("connections, most", [(1, 1), (2, 1), (3, 1), (4, 2), (9, 4)])
 def test_one_address_has_at_most_half_of_the_connections(connections: int, most: int) -> None:
     server = Server(connections)
     assert server.accepted(*[CLIENT] * (most + 2)) == [True] * most + [False] * 2
@@ -90,8 +90,8 @@ def test_one_address_has_at_most_half_of_the_connections(connections: int, most:
     assert server.accepted(OTHER) == [connections > most]
 
 
-@pytest.mark.parametrize(
-    ("hosts", "accepted"),
+@each(
+    "hosts, accepted",
     [
         (("2001:db8::1", "2001:db8::ffff:2", "2001:db8:0:1::1"), [True, False, True]),
         (("::ffff:203.0.113.9", CLIENT), [True, False]),

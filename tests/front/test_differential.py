@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 import pytest
 from msgspec import Struct
 
+from tests.cases import each
 from tests.front import grammar
 from tests.front.connections import Ours, Stock, in_bytes
 from tests.front.corpus import AT_ONCE, HIDING, HOSTILE, ODD, PLAIN, REFUSABLE, Case
@@ -146,7 +147,7 @@ def ours() -> Ours:
     return Ours()
 
 
-@pytest.mark.parametrize("family", sorted({case.family for case in UNAMBIGUOUS}))
+@each("family", sorted({case.family for case in UNAMBIGUOUS}))
 def test_requests_that_reach_the_resource_are_those_of_stock_twisted(ours: Ours, family: str) -> None:
     stock = Stock()
     differing, alike = [], []
@@ -167,12 +168,12 @@ def test_departures_name_cases_of_the_corpus() -> None:
     assert [key for departure in DEPARTURES for key in departure.cases if key not in known] == []
 
 
-@pytest.mark.parametrize("case", PLAIN, ids=[case.name for case in PLAIN])
+@each("case", PLAIN, ids=[case.name for case in PLAIN])
 def test_requests_of_real_clients_are_accepted(ours: Ours, case: Case) -> None:
     check(ours, case)
 
 
-@pytest.mark.parametrize("family", sorted({case.family for case in (*ODD, *REFUSABLE)}))
+@each("family", sorted({case.family for case in (*ODD, *REFUSABLE)}))
 def test_valid_requests_are_accepted(ours: Ours, family: str) -> None:
     for case in (*ODD, *REFUSABLE):
         if case.family == family:
@@ -238,7 +239,7 @@ def test_http_1_0_request_never_gets_100(ours: Ours) -> None:
     assert (talk.continue_count, talk.statuses) == (0, [200])
 
 
-@pytest.mark.parametrize("rest", [b"1\r\nHost: b.example", b"1\r\nHost:", b"0\r\nHost: b.example", b"0"])
+@each("rest", [b"1\r\nHost: b.example", b"1\r\nHost:", b"0\r\nHost: b.example", b"0"])
 def test_authority_of_an_absolute_target_replaces_host(ours: Ours, rest: bytes) -> None:
     """RFC 9112 §3.2.2."""
     (seen,) = ours.talk(b"GET http://a.example:81?x=y HTTP/1.%b\r\n\r\n" % rest).seen

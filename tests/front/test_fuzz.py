@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 
 import h11
-import pytest
 from msgspec.structs import replace
 from twisted.logger import LogEvent, LogLevel, capturedLogs
 
+from tests.cases import each
 from tests.front import grammar
 from tests.front.connections import Ours, Seen, Talk, converse, hang_up, in_bytes
 from tests.front.corpus import AFTER, HIDING, HOSTILE, MAX_BODY_BYTES, ODD, PLAIN, REFUSABLE
@@ -140,7 +140,7 @@ def in_pieces(chance: random.Random, sent: bytes) -> list[bytes]:
     return [sent[begin:end] for begin, end in zip([0, *places], [*places, len(sent)], strict=True) if begin < end]
 
 
-@pytest.mark.parametrize("part", range(4))
+@each("part", range(4))
 def test_only_requests_that_strict_parsers_accept_reach_the_resource(part: int) -> None:
     ours = Ours()
     taken = 0

@@ -4,7 +4,6 @@ An attempt gets the responses that the corpus has for it, whatever follows on it
 """
 
 import re
-import socket
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import httpx
 import pytest
 from twisted.logger import LogLevel, capturedLogs
 
+from tests.cases import each
 from tests.front import grammar
 from tests.front.connections import (
     Ours,
@@ -35,8 +35,9 @@ from tests.front.corpus import (
     Case,
     request,
 )
-from tests.helpers import PATIENCE_S, InMemoryApi, result_of
+from tests.helpers import InMemoryApi, result_of
 from tests.integration.daemon import Daemon
+from tests.integration.wire import talk
 
 ATTEMPTS: Sequence[Case] = (*HOSTILE, *HIDING)
 VALID: Sequence[Case] = (*ODD, *REFUSABLE)
@@ -51,7 +52,6 @@ SPLIT_EACH_MAX = 8
 NOT_IMPLEMENTED = {501, 505}
 """The only 5xx statuses that a client can cause."""
 
-WAIT_S = PATIENCE_S
 ACCESS_LINE = re.compile(r'- \S+ \[[^\]]+\] ".*" [1-5][0-9][0-9] ')
 
 
@@ -94,18 +94,18 @@ def ours() -> Ours:
     return Ours()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_attempt_executes_no_hidden_request(ours: Ours, family: str) -> None:
     assert [wrong for case in of_family(family) for wrong in check(case, ours.talk(with_hidden_request(case)))] == []
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_attempt_sent_byte_by_byte_executes_no_hidden_request(ours: Ours, family: str) -> None:
     short = [case for case in of_family(family) if len(case.sent) <= BYTEWISE_MAX_BYTES]
     assert [wrong for case in short for wrong in check(case, ours.talk(*in_bytes(with_hidden_request(case))))] == []
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@each("family", FAMILIES)
 def test_attempt_sent_in_two_pieces_executes_no_hidden_request(ours: Ours, family: str) -> None:
     cases = [case for case in of_family(family) if len(case.sent) <= BYTEWISE_MAX_BYTES]
     some = cases if len(cases) <= SPLIT_EACH_MAX else cases[:: len(cases) // 3]
@@ -117,7 +117,7 @@ def test_attempt_sent_in_two_pieces_executes_no_hidden_request(ours: Ours, famil
     ] == []
 
 
-@pytest.mark.parametrize("case", AT_ONCE, ids=[case.key for case in AT_ONCE])
+@each("case", AT_ONCE, ids=[case.key for case in AT_ONCE])
 def test_invalid_request_is_refused_before_its_end(ours: Ours, case: Case) -> None:
     assert check(case, ours.talk(case.sent)) == []
     assert check(case, ours.talk(case.sent, AFTER)) == []
@@ -187,21 +187,10 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         yield daemon
 
 
-def talk(daemon: Daemon, sent: bytes) -> bytes:
-    """Send bytes, close the client's end, and return the whole output."""
-    received = b""
-    with socket.create_connection(("127.0.0.1", daemon.port), timeout=WAIT_S) as client:
-        client.sendall(sent)
-        client.shutdown(socket.SHUT_WR)
-        while piece := client.recv(65536):
-            received += piece
-    return received
-
-
 def test_daemon_does_not_store_a_hidden_post(daemon: Daemon) -> None:
     created, wrong = 0, []
     for sent, case in SENT:
-        received = talk(daemon, sent)
+        received = talk(daemon, sent, half_closes=True)
         statuses = [int(status) for status in re.findall(rb"HTTP/1\.1 ([1-5][0-9][0-9]) ", received)]
         created += statuses.count(201)
         if any(status >= 500 and status not in NOT_IMPLEMENTED for status in statuses):

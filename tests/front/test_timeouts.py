@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from postd.front.connection import LINGER_S, READ_MIN_BYTES_PER_S, READ_WINDOW_MIN_S, HttpConnection
+from tests.cases import each
 from tests.front.slow_server import BUFFER_BYTES, GET, STEP_S, BufferedTransport, SlowServer
 from tests.web.wire import decode_response
 
@@ -241,8 +242,8 @@ class IdleTests:
 class ResponseTests:
     """The duration of a response is not limited."""
 
-    @pytest.mark.parametrize("request_", [GET, LENGTH_HEAD + BODY], ids=["GET", "POST"])
-    @pytest.mark.parametrize("half_closed", [False, True], ids=["open", "half closed"])
+    @each("request_", [GET, LENGTH_HEAD + BODY], ids=["GET", "POST"])
+    @each("half_closed", [False, True], ids=["open", "half closed"])
     def test_response_may_take_minutes(self, request_: bytes, *, half_closed: bool) -> None:
         server = make_server(header_s=1, body_s=1, idle_s=1)
         transport, channel = server.connect()

@@ -14,7 +14,7 @@ from bench.hostile import FIELDS, patterns
 from bench.soaking.server import PASSWORD as WRITER_PASSWORD
 from bench.soaking.server import USERS as WRITERS
 from tests.forgeries import SECRETS, make_forgeries, make_good_tokens, make_keys
-from tests.front.test_smuggling import SENT, talk
+from tests.front.test_smuggling import SENT
 from tests.integration.daemon import Daemon
 from tests.integration.logins import DigestUser
 from tests.integration.test_bearer import AUDIENCE, bearer_table, check_log
