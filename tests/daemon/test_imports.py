@@ -19,7 +19,7 @@ from postd.settings.loading import load_settings
 passed = socket.create_server(("127.0.0.1", 0))  # as systemd passes it
 os.dup2(passed.fileno(), 3)
 os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
-loaded = load_settings(sys.argv[1], {"listen": [sys.argv[2]]}, Path())
+loaded = load_settings(sys.argv[1], {"listen": sys.argv[2:]}, Path())
 with startup_imports(loaded.settings):
     from twisted.internet import reactor
     from postd.daemon.service import make_service
@@ -42,10 +42,11 @@ def _listed_plugins(tmp_path_factory: pytest.TempPathFactory) -> None:
     imported(tmp_path_factory.mktemp("plugins"), "", "tcp6:0:interface=\\:\\:1")
 
 
-def imported(folder: Path, settings: str, listen: str = "tcp:0:interface=127.0.0.1") -> set[str]:
+def imported(folder: Path, settings: str, *listen: str) -> set[str]:
     """Return the modules that are loaded once a service is made."""
     (folder / "postd.toml").write_text(settings)
-    arguments = [sys.executable, "-c", _PROGRAM, "postd.toml", listen]
+    listening = listen or ("tcp:0:interface=127.0.0.1",)
+    arguments = [sys.executable, "-c", _PROGRAM, "postd.toml", *listening]
     result = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=True)
     return set(json.loads(result.stdout))
 
@@ -55,17 +56,9 @@ def test_server_imports_nothing_that_its_settings_do_not_need(tmp_path: Path, se
     assert not imported(tmp_path, settings) & (_ISSUERS | _TLS | _REDIS | _ADMIN | _ON_DEMAND | _NEVER)
 
 
-@pytest.mark.parametrize(
-    "listen",
-    [
-        "tcp6:0:interface=\\:\\:1",
-        "unix:http.sock",
-        "haproxy:tcp:0:interface=127.0.0.1",
-        "systemd:domain=INET:index=0",
-    ],
-)
-def test_listener_without_tls_imports_no_openssl(tmp_path: Path, listen: str) -> None:
-    assert not imported(tmp_path, "", listen) & _TLS
+def test_listeners_without_tls_import_no_openssl(tmp_path: Path) -> None:
+    kinds = ("tcp6:0:interface=\\:\\:1", "unix:http.sock", "haproxy:tcp:0:interface=127.0.0.1")
+    assert not imported(tmp_path, "", *kinds, "systemd:domain=INET:index=0") & _TLS
 
 
 def test_server_with_redis_imports_no_sqlite(tmp_path: Path) -> None:
