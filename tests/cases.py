@@ -1,7 +1,7 @@
 """Tests of many cases: one test each, which runs all of them and names those that fail."""
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import Any
 
@@ -15,7 +15,7 @@ class _Cases(Struct):
     """The cases of a test: what the report calls each, and its arguments."""
 
     test: Callable[..., object]
-    rows: list[tuple[str, Mapping[str, Any]]]
+    rows: Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def each(names: str, cases: Iterable[Any], ids: Iterable[str] | None = None) -> Callable[[Any], Callable[..., None]]:

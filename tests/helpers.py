@@ -6,6 +6,7 @@ import os
 import sqlite3
 import sys
 import tempfile
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -103,6 +104,16 @@ def locked(path: Path, how: str) -> Iterator[None]:
         connection.execute(f"BEGIN {how}")
         yield
         connection.execute("COMMIT")
+
+
+def wait_until(
+    is_so: Callable[[], object], shown: Callable[[], object] = lambda: "not in time", *, within_s: float = PATIENCE_S
+) -> None:
+    """Wait until a condition holds; `shown` is called for the message if it does not in time."""
+    deadline = time.monotonic() + within_s
+    while not is_so():
+        assert time.monotonic() < deadline, shown()
+        time.sleep(0.02)
 
 
 class _Inline:

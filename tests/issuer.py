@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec import Struct, field, structs
 
-from tests.helpers import PATIENCE_S
+from tests.helpers import PATIENCE_S, wait_until
 
 ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "absent"})()
 """A header member or a claim with this value is left out."""
@@ -354,10 +354,7 @@ class Issuer(Mint):
 
     def wait_for_request(self, path: str, *, after: int = 0) -> None:
         """Wait until there were more than so many requests for a path."""
-        deadline = time.monotonic() + WAIT_MAX_S
-        while self.count(path) <= after:
-            assert time.monotonic() < deadline, f"no request for {path}"
-            time.sleep(0.01)
+        wait_until(lambda: self.count(path) > after, lambda: f"no request for {path}")
 
     def reply_to(self, asked: Asked) -> Reply:
         """Note a request; return what is answered."""

@@ -15,7 +15,7 @@ from typing import Self
 import pytest
 
 from postd.daemon.tap import Options, makeService
-from tests.helpers import PATIENCE_S
+from tests.helpers import PATIENCE_S, wait_until
 from tests.integration.forking import FORK_SERVER, Process, run
 
 TWISTD = str(Path(sys.executable).parent / "twistd")
@@ -151,10 +151,7 @@ def _read_of_process(file: str) -> str:
 
 def wait_for_end(*pids: int) -> None:
     """Wait for the end of processes, which need not be children."""
-    deadline = time.monotonic() + STOP_MAX_S
-    while any(map(is_running, pids)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not any(map(is_running, pids)))
 
 
 def refuse_here(folder: Path, *options: str) -> str:

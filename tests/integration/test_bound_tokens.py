@@ -3,7 +3,6 @@
 import json
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -14,7 +13,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.helpers import PATIENCE_S, run_sql
+from tests.helpers import PATIENCE_S, run_sql, wait_until
 from tests.integration.daemon import FREE_PORT, Daemon
 from tests.integration.test_bearer import bearer_table
 from tests.integration.test_logins import kill, serve, stop
@@ -278,7 +277,4 @@ def test_used_proofs_are_purged(
         assert count(tmp_path, redis) == 3
         age(tmp_path, redis)
         assert get_post(client, make_fields(token)) == 200
-        deadline = time.monotonic() + PATIENCE_S
-        while count(tmp_path, redis) != 1:
-            assert time.monotonic() < deadline, daemon.log
-            time.sleep(0.1)
+        wait_until(lambda: count(tmp_path, redis) == 1, lambda: daemon.log)

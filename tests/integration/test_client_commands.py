@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from twisted.internet.threads import deferToThread
 from tests.cli.test_user import terminal
 from tests.client.server import EVENT_STREAM, Disconnect, Request, make_response, problem, serving
 from tests.client.test_dpop import ProvenIssuer
-from tests.helpers import PATIENCE_S
+from tests.helpers import PATIENCE_S, wait_until
 from tests.integration import forking
 from tests.integration.daemon import Daemon
 from tests.integration.logins import POSTD
@@ -47,13 +47,6 @@ def run(*arguments: str, stdin: str = "", status: int = 0) -> str:
     assert err.startswith("postd: ")
     assert err.count("\n") == 1
     return err
-
-
-def wait_until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_MAX_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 class Watching:

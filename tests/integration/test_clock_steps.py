@@ -4,14 +4,14 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.helpers import PATIENCE_S
+from tests.helpers import PATIENCE_S, wait_until
 from tests.integration.daemon import Daemon
 from tests.integration.logins import DigestUser, is_stale, run_postd_user, see_home, sign_in
 from tests.integration.shifted_clock import ShiftedClock
@@ -146,13 +146,6 @@ class Client:
         return True
 
 
-def wait_until(condition: Callable[[], bool], daemon: Daemon) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, daemon.log
-        time.sleep(0.02)
-
-
 def has_digest_logins(daemon: Daemon) -> bool:
     """Return whether new nonces are good for a login, by any worker."""
     with httpx.Client(base_url=daemon.url, timeout=PATIENCE_S) as client:
@@ -185,7 +178,7 @@ def test_timers_go_on(server: Server, step: float) -> None:
         assert daemon.workers == workers
         server.clock.set(step)
         os.kill(workers[1], signal.SIGKILL)
-        wait_until(lambda: len(daemon.workers) == 2 and daemon.workers != workers, daemon)
+        wait_until(lambda: len(daemon.workers) == 2 and daemon.workers != workers, lambda: daemon.log)
         connect(b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{")  # it waits for the rest
         daemon.process.send_signal(signal.SIGTERM)
         daemon.wait_for("Received SIGTERM")

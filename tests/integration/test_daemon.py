@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 
 from tests.cases import each
-from tests.helpers import PATIENCE_S, locked, run_sql
-from tests.integration.daemon import FREE_PORT, START_MAX_S, STOP_MAX_S, TWISTD, Daemon, refuse_here, run_postd
+from tests.helpers import PATIENCE_S, locked, run_sql, wait_until
+from tests.integration.daemon import FREE_PORT, START_MAX_S, TWISTD, Daemon, refuse_here, run_postd
 
 JSON = {"Content-Type": "application/json"}
 
@@ -164,10 +164,7 @@ def test_daemon_runs_in_the_background(tmp_path: Path) -> None:
         assert httpx.get(f"{daemon.url}/post/1").status_code == 200
     finally:
         os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + STOP_MAX_S
-        while Path(f"/proc/{pid}").exists():
-            assert time.monotonic() < deadline, daemon.log
-            time.sleep(0.02)
+        wait_until(lambda: not Path(f"/proc/{pid}").exists(), lambda: daemon.log)
 
 
 def check_refused(result: "subprocess.CompletedProcess[str]", *words: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.helpers import PATIENCE_S, run_sql
+from tests.helpers import run_sql, wait_until
 from tests.integration.daemon import Daemon
 from tests.integration.test_events import Listener, add, listening
 from tests.integration.test_redis import serve
@@ -88,8 +88,5 @@ def test_deleted_text_is_gone_from_all_nodes(tmp_path: Path) -> None:
         assert LEFT.encode() in stored
         assert not any(text.encode() in stored for text in (ADDED, REPLACED))
         redis.ask("BGREWRITEAOF")
-        deadline = time.monotonic() + PATIENCE_S
-        while any(text.encode() in content_below(tmp_path / "redis") for text in (ADDED, REPLACED)):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: not any(text.encode() in content_below(tmp_path / "redis") for text in (ADDED, REPLACED)))
         assert LEFT.encode() in content_below(tmp_path / "redis")

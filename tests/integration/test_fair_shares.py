@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers import wait_until
 from tests.integration.daemon import Daemon
 from tests.integration.slow_clients import GIVE_UP_S, memory_kib, read_response
 
@@ -72,10 +73,7 @@ def descriptors(daemon: Daemon) -> int:
 
 
 def wait_for_descriptors(daemon: Daemon, most: int, within_s: float = GIVE_UP_S) -> None:
-    deadline = time.monotonic() + within_s
-    while descriptors(daemon) > most:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: descriptors(daemon) <= most, within_s=within_s)
 
 
 @pytest.fixture(autouse=True)

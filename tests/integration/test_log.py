@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.helpers import wait_until
 from tests.integration.daemon import FREE_PORT, START_MAX_S, STOP_MAX_S, TWISTD, Daemon, run_postd, wait_for_end
 
 TARGET = re.compile(r"/post\?after=[0-9]+")
@@ -265,10 +266,7 @@ def test_full_log_disk_does_not_stop_the_service(socket_folder: Path) -> None:
         socket_folder, *configure(socket_folder, 'file = "/dev/full"'), listen="unix:p.sock", wait=False
     ) as daemon:
         daemon.wait_for("No space left on device")
-        deadline = time.monotonic() + START_MAX_S
-        while not (socket_folder / "p.sock").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until((socket_folder / "p.sock").exists)
         transport = httpx.HTTPTransport(uds=str(socket_folder / "p.sock"))
         with httpx.Client(transport=transport, timeout=START_MAX_S) as client:
             assert client.post("http://x/post", json={"post": "x"}).status_code == 201

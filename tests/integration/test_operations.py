@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from postd.auth.user_file import make_account, set_account
 from tests.cases import each
-from tests.helpers import make_certificate, run_sql
+from tests.helpers import make_certificate, run_sql, wait_until
 from tests.integration.daemon import FREE_PORT, START_MAX_S, STOP_MAX_S, Daemon
 from tests.integration.logins import DigestUser, is_stale, sign_in
 from tests.issuer import Issuer, Key
@@ -125,13 +125,6 @@ class Operated(Daemon):
 
     def statuses(self, do: Callable[[httpx.Client], httpx.Response]) -> set[int]:
         return {answer.status_code for answer in self.each(do)}
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + START_MAX_S
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def total(samples: Samples, name: str, **labels: str) -> float:

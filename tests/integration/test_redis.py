@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from postd.auth.user_file import make_account, set_account
-from tests.helpers import PATIENCE_S
+from tests.helpers import PATIENCE_S, wait_until
 from tests.integration.daemon import FREE_PORT, Daemon, run_postd
 from tests.integration.forking import run
 from tests.integration.logins import POSTD, DigestUser, see_home, sign_in, sign_in_at_once
@@ -176,10 +176,11 @@ def ask_many(node: Daemon, count: int) -> None:
 
 def wait_for_service(node: Daemon, ask: Callable[[], httpx.Response] | None = None) -> None:
     """Wait until a request succeeds, by default a read without credentials."""
-    deadline = time.monotonic() + BACK_WITHIN_S
-    while (ask() if ask else httpx.get(f"{node.url}/post")).status_code != 200:
-        assert time.monotonic() < deadline, node.log
-        time.sleep(0.02)
+    wait_until(
+        lambda: (ask() if ask else httpx.get(f"{node.url}/post")).status_code == 200,
+        lambda: node.log,
+        within_s=BACK_WITHIN_S,
+    )
 
 
 @pytest.mark.slow

@@ -17,10 +17,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.helpers import PATIENCE_S, locked, run_sql
+from tests.helpers import PATIENCE_S, locked, run_sql, wait_until
 from tests.integration.daemon import (
     FREE_PORT,
-    START_MAX_S,
     STOP_MAX_S,
     TWISTD,
     Daemon,
@@ -74,10 +73,7 @@ def clients_of_each(daemon: Daemon) -> Iterator[list[httpx.Client]]:
 
 def wait_for_workers(daemon: Daemon, *, without: int) -> dict[int, int]:
     """Wait until a killed worker has been replaced; return the current ones."""
-    deadline = time.monotonic() + START_MAX_S
-    while len(daemon.workers) < 2 or without in daemon.workers.values():
-        assert time.monotonic() < deadline, daemon.log
-        time.sleep(0.02)
+    wait_until(lambda: len(daemon.workers) >= 2 and without not in daemon.workers.values(), lambda: daemon.log)
     return daemon.workers
 
 
@@ -307,10 +303,7 @@ def test_background_daemon_keeps_its_unix_socket_until_it_has_stopped(socket_fol
     daemon.log_file = socket_folder / "twistd.log"
     with socket.socket(socket.AF_UNIX) as slow:
         try:
-            deadline = time.monotonic() + START_MAX_S
-            while "postd ready" not in daemon.log:
-                assert time.monotonic() < deadline, daemon.log
-                time.sleep(0.05)
+            wait_until(lambda: "postd ready" in daemon.log, lambda: daemon.log)
             assert Path(f"{name}.lock").readlink() == Path(str(pid))
             slow.settimeout(STOP_MAX_S)
             slow.connect(str(name))
@@ -444,10 +437,7 @@ def test_daemon_runs_in_the_background(tmp_path: Path) -> None:
     daemon = Daemon(tmp_path)
     daemon.log_file = tmp_path / "twistd.log"
     try:
-        deadline = time.monotonic() + START_MAX_S
-        while "postd ready" not in daemon.log:
-            assert time.monotonic() < deadline, daemon.log
-            time.sleep(0.05)
+        wait_until(lambda: "postd ready" in daemon.log, lambda: daemon.log)
         workers = find_workers(pid)
         assert sorted(workers) == [1, 2]
         assert httpx.post(f"{daemon.url}/post", json={"post": "x"}).status_code == 201
@@ -471,10 +461,7 @@ def test_ctrl_c_is_quiet(tmp_path: Path, workers: str) -> None:
 def test_ctrl_c_is_quiet_while_workers_start(tmp_path: Path) -> None:
     with Daemon(tmp_path, *TWO, wait=False) as daemon:
         daemon.wait_for("starting up")
-        deadline = time.monotonic() + START_MAX_S
-        while not daemon.workers:
-            assert time.monotonic() < deadline, daemon.log
-            time.sleep(0.005)
+        wait_until(lambda: daemon.workers, lambda: daemon.log)
         daemon.interrupt()
         assert daemon.process.wait(STOP_MAX_S) == -signal.SIGINT
     assert "Traceback" not in daemon.log

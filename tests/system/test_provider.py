@@ -2,8 +2,7 @@
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.helpers import wait_until
 from tests.integration.daemon import Daemon
 from tests.integration.forking import run
 from tests.integration.logins import POSTD, decode_parameters
@@ -120,14 +120,6 @@ def check_unavailable(answer: httpx.Response) -> None:
     assert answer.status_code == 503
     assert int(answer.headers["Retry-After"]) > 0
     assert "WWW-Authenticate" not in answer.headers
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    deadline = time.monotonic() + NOTICED_MAX_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
