@@ -565,7 +565,7 @@ def classes_in(file: str) -> Mapping[str, ast.ClassDef]:
 
 
 @cache
-def private_names_of(cls: type) -> set[str]:
+def private_names_of(cls: Any) -> set[str]:
     file = getattr(sys.modules[cls.__module__], "__file__", None) or ""
     if not file.endswith(".py"):  # it is not written in Python
         return set()
