@@ -71,7 +71,7 @@ def metadata_url(answer: Response) -> str:
 
 
 class DocumentTests:
-    """B31."""
+    """Reference: Bearer, B31."""
 
     def test_document_has_the_defaults(self, api: InMemoryApi) -> None:
         answer = ask(api, "GET", METADATA_PATH, headers={"Host": "posts.example"})
