@@ -565,12 +565,16 @@ def classes_in(file: str) -> Mapping[str, ast.ClassDef]:
 
 
 @cache
-def private_names_of(cls: Any) -> set[str]:
-    file = getattr(sys.modules[cls.__module__], "__file__", None) or ""
-    if not file.endswith(".py"):  # it is not written in Python
-        return set()
-    node = classes_in(file).get(cls.__qualname__)
+def private_names_at(file: str, name: str) -> set[str]:
+    node = classes_in(file).get(name)
     return private_names_in(node) if node else set()
+
+
+def private_names_of(cls: type) -> set[str]:
+    file = getattr(sys.modules[cls.__module__], "__file__", None) or ""
+    return (
+        private_names_at(file, cls.__qualname__) if file.endswith(".py") else set()
+    )  # else it is not written in Python
 
 
 def test_classes_have_no_private_name_of_their_foreign_bases() -> None:
