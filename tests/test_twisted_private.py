@@ -572,9 +572,7 @@ def private_names_at(file: str, name: str) -> set[str]:
 
 def private_names_of(cls: type) -> set[str]:
     file = getattr(sys.modules[cls.__module__], "__file__", None) or ""
-    return (
-        private_names_at(file, cls.__qualname__) if file.endswith(".py") else set()
-    )  # else it is not written in Python
+    return private_names_at(file, cls.__qualname__) if file.endswith(".py") else set()
 
 
 def test_classes_have_no_private_name_of_their_foreign_bases() -> None:
