@@ -27,8 +27,8 @@ def exposed(toml: str) -> str | None:
     return exposure_problem(made, make_schemes(LoadedSettings(made, {}, {})))
 
 
-@pytest.mark.parametrize(
-    ("toml", "what"),
+@each(
+    "toml, what",
     [
         (IDP, "tokens"),
         ('users = "users"\n', "passwords"),

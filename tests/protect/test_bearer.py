@@ -23,6 +23,7 @@ from postd.protect.guard import AUTHORIZATION_MAX_BYTES, Guard, ProtectedResourc
 from postd.protocol.jwk import KeySet, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt, TokenPolicy
 from postd.reactor import IReactor
+from tests.cases import each
 from tests.helpers import InMemoryApi, Response, forget_own, make_site
 from tests.issuer import ABSENT, Key, Mint
 from tests.protect.test_guard import check_authenticated, check_without_challenge
@@ -96,9 +97,9 @@ def api(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
 
 
 class ChallengeTests:
-    @pytest.mark.parametrize("method", METHODS)
+    @each("method", METHODS)
     def test_challenge_without_a_token_has_no_error(self, api: InMemoryApi, method: str) -> None:
-        """B1: RFC 6750 §3.1, RFC 9728 §5.1."""
+        """Reference: Bearer, B1; RFC 6750 §3.1, RFC 9728 §5.1."""
         for path in ("/bearer", "/bearer/below", "/bearer?access_token=x"):
             answer = ask(api, method, path)
             check_challenged(answer, challenge())
@@ -111,11 +112,9 @@ class ChallengeTests:
             check_problem(answer, 401)
             check_challenged(answer, challenge())
 
-    @pytest.mark.parametrize(
-        "headers", [{}, bearer("x"), bearer(""), bearer("a b"), bearer(MINT.token(None, {"alg": "none"}))]
-    )
+    @each("headers", [{}, bearer("x"), bearer(""), bearer("a b"), bearer(MINT.token(None, {"alg": "none"}))])
     def test_head_has_the_headers_of_get(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
-        """G2."""
+        """Head has the headers of GET (reference: Schemes, G2)."""
         lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         for path in ("/bearer", "/all", "/post", METADATA_PATH):
             got, head = (
@@ -127,17 +126,17 @@ class ChallengeTests:
             assert head.header("Content-Length") == str(len(got.body))
             assert (head.status, head.headers, head.body) == (got.status, got.headers, b"")
 
-    @pytest.mark.parametrize(
-        ("method", "path"), [("GET", "/all"), ("POST", "/all"), ("POST", "/post"), ("DELETE", "/post/1")]
-    )
-    @pytest.mark.parametrize(
-        ("headers", "error"),
-        [({}, ""), (basic("nobody"), ""), (bearer("x"), INVALID), ({"Authorization": "Foo x"}, "")],
+    @each("method, path", [("GET", "/all"), ("POST", "/all"), ("POST", "/post"), ("DELETE", "/post/1")])
+    @each(
+        "headers, error",
+        [({}, ""), (basic("unknown"), ""), (bearer("x"), INVALID), ({"Authorization": "Foo x"}, "")],
     )
     def test_challenge_is_between_digest_and_basic(
         self, api: InMemoryApi, method: str, path: str, headers: dict[str, Any], error: str
     ) -> None:
-        """G3: whatever the order of the rule; only the challenge of the attempted scheme has an error."""
+        """Whatever the order of the rule; only the challenge of the attempted scheme has an error (reference: Schemes,
+        G3).
+        """
         answer = ask(api, method, path, b"{}", headers)
         digest, ours, last = answer.headers["www-authenticate"]
         assert [(one.realm, one.stale) for one in challenges_in(answer)] == [("postd", False)]
@@ -190,7 +189,7 @@ class ChallengeTests:
 
     def test_rule_without_bearer_has_no_bearer_challenge(self, api: InMemoryApi) -> None:
         """Even for a request with a token."""
-        for headers in ({}, bearer("x"), bearer(MINT.token()), basic("nobody")):
+        for headers in ({}, bearer("x"), bearer(MINT.token()), basic("unknown")):
             check_challenged(ask(api, "GET", "/basic", headers=headers), 'Basic realm="postd"')
 
     def test_credentials_of_another_scheme_are_401_without_an_error(self, api: InMemoryApi) -> None:
@@ -217,7 +216,7 @@ class ChallengeTests:
 
 
 class TokenTests:
-    @pytest.mark.parametrize(
+    @each(
         "value",
         [
             *(
@@ -244,11 +243,11 @@ class TokenTests:
         ],
     )
     def test_malformed_token_is_401(self, api: InMemoryApi, value: str | bytes) -> None:
-        """B3, B4: never 400, never 500."""
+        """Never 400, never 500 (reference: Bearer, B3, B4)."""
         for path in ("/bearer", "/post"):
             check_challenged(ask(api, "GET", path, headers={"Authorization": value}), challenge(INVALID))
 
-    @pytest.mark.parametrize(
+    @each(
         "token",
         [
             *("x", "x.y", "x.y.z", "e30.e30.", "a" * 8000, "." * 8000, "..", "....", "x=", "e30.e30.x", "~", "a/b+c"),
@@ -262,7 +261,6 @@ class TokenTests:
             MINT.token() + "=",
             MINT.token() + ".x.y",
         ],
-        ids=lambda token: token[:8],
     )
     def test_token_that_no_key_could_verify_is_401_without_keys(self, api: InMemoryApi, token: str) -> None:
         """Opaque tokens as well: no introspection is configured."""
@@ -281,28 +279,26 @@ class TokenTests:
 
     @pytest.mark.parametrize("scheme", ["bearer", "BEARER", "BeArEr"])
     def test_scheme_is_case_insensitive_and_followed_by_white_space(self, api: InMemoryApi, scheme: str) -> None:
-        """G5, G6."""
+        """Scheme is case insensitive and followed by white space (reference: Schemes, G5, G6)."""
         for space in (" ", "  ", "\t", " \t "):
             answer = ask(api, "GET", "/bearer", headers={"Authorization": f"{scheme}{space}x"})
             check_challenged(answer, challenge(INVALID))
 
-    @pytest.mark.parametrize(
-        "values", [("Bearer x", "Bearer x"), ("Bearer x", "Basic eA=="), ("Basic eA==", "Bearer x")]
-    )
+    @each("values", [("Bearer x", "Bearer x"), ("Bearer x", "Basic eA=="), ("Basic eA==", "Bearer x")])
     def test_repeated_field_is_400(self, api: InMemoryApi, values: tuple[str, str]) -> None:
-        """B5."""
+        """Repeated field is 400 (reference: Bearer, B5)."""
         for path in ("/bearer", "/all", "/post"):
             check_without_challenge(ask(api, "GET", path, headers={"Authorization": values}), 400)
 
     def test_field_over_the_limit_is_431(self, api: InMemoryApi) -> None:
-        """B25."""
+        """Field over the limit is 431 (reference: Bearer, B25)."""
         room = AUTHORIZATION_MAX_BYTES - len("Bearer ")
         for path in ("/bearer", "/post"):
             check_challenged(ask(api, "GET", path, headers=bearer("a" * room)), challenge(INVALID))
             check_without_challenge(ask(api, "GET", path, headers=bearer("a" * (room + 1))), 431)
 
     def test_token_outside_the_authorization_field_is_ignored(self, api: InMemoryApi) -> None:
-        """B6, B7: RFC 9700 §4.3.2."""
+        """Reference: Bearer, B6, B7; RFC 9700 §4.3.2."""
         token = MINT.token()
         with recorded_log(api) as events:
             for method, path, body, headers in (
@@ -332,7 +328,7 @@ class TokenTests:
 
 
 class UnavailableKeysTests:
-    """B26: a token that may be valid is not refused while it cannot be verified."""
+    """A token that may be valid is not refused while it cannot be verified (reference: Bearer, B26)."""
 
     def response_to_valid_token(self, api: InMemoryApi, method: str, path: str, **more: Any) -> Response:
         """Return the response to a valid token, after the longest wait for keys."""
@@ -341,7 +337,7 @@ class UnavailableKeysTests:
         api.clock.advance(WAIT_MAX_S)
         return asked.response()
 
-    @pytest.mark.parametrize("method", METHODS[:-2])
+    @each("method", METHODS[:-2])
     def test_valid_token_is_503_with_retry_after(self, api: InMemoryApi, method: str) -> None:
         for path in ("/bearer", "/all", "/bearer/below"):
             answer = self.response_to_valid_token(api, method, path)
@@ -418,15 +414,15 @@ def make_server(*, read: str = "", write: str = "", users: frozenset[str] = froz
 
 
 class AvailableKeysTests:
-    @pytest.mark.parametrize("method", METHODS)
+    @each("method", METHODS)
     def test_valid_token_is_accepted(self, method: str) -> None:
-        """B2."""
+        """Valid token is accepted (reference: Bearer, B2)."""
         answer = ask(make_server(), method, "/", headers=bearer(MINT.token()))
         assert (answer.status, answer.headers.get("www-authenticate")) == (200, None)
         assert answer.body == (b"" if method == "HEAD" else f"{ISSUER}#alice".encode())
 
     def test_expired_token_has_an_error_description(self) -> None:
-        """B3."""
+        """Expired token has an error description (reference: Bearer, B3)."""
         server = make_server()
         expired = 'error="invalid_token", error_description="The access token expired", '
         check_challenged(ask(server, "GET", "/", headers=bearer(MINT.token(exp=1))), challenge(expired))
@@ -447,12 +443,12 @@ class AvailableKeysTests:
         ):
             check_challenged(ask(server, "GET", "/", headers=bearer(token)), challenge(INVALID))
 
-    @pytest.mark.parametrize("claims", [{"aud": "x"}, {"nbf": 2**40}, {"sub": 5}, {"exp": "x"}, {"cnf": None}], ids=str)
+    @each("claims", [{"aud": "x"}, {"nbf": 2**40}, {"sub": 5}, {"exp": "x"}, {"cnf": None}])
     def test_token_with_any_invalid_claim_has_the_general_error(self, claims: dict[str, Any]) -> None:
         check_challenged(ask(make_server(), "GET", "/", headers=bearer(MINT.token(**claims))), challenge(INVALID))
 
     def test_missing_scope_is_403_with_the_required_scope(self) -> None:
-        """B12: RFC 6750 §3.1."""
+        """Reference: Bearer, B12; RFC 6750 §3.1."""
         server = make_server(read="posts:read", write="posts:read posts:write")
         for method, scope in (("GET", "posts:read"), ("HEAD", "posts:read"), ("POST", "posts:read posts:write")):
             for granted in (ABSENT, "", "posts", "posts:readx", "POSTS:READ", "posts:write"):
@@ -465,7 +461,7 @@ class AvailableKeysTests:
                 assert answer.header("Cache-Control") == "no-store"
                 assert answer.body == (b"" if method == "HEAD" else b"Forbidden\n")
 
-    @pytest.mark.parametrize("method", METHODS[:-2])
+    @each("method", METHODS[:-2])
     def test_reading_and_writing_require_the_scopes_of_the_settings(self, method: str) -> None:
         server = make_server(read="r", write="w x")
         reading = method in {"GET", "HEAD"}

@@ -9,6 +9,7 @@ import pytest
 
 from postd.auth.jwks import KeySource
 from postd.protocol.jwk import decode_key_set
+from tests.cases import each
 from tests.helpers import InMemoryApi
 from tests.issuer import Key, Prover
 from tests.protect.errors import check_text_error
@@ -157,8 +158,8 @@ class NamedOriginTests:
     def api(self, make: Callable[..., InMemoryApi]) -> InMemoryApi:
         return make(RULES.replace("[api]", f'[api]\ncors_origins = ["{NAMED}"]').replace('"bearer", ', ""))
 
-    @pytest.mark.parametrize("send", [send_basic, send_digest])
-    @pytest.mark.parametrize("site", [{}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}])
+    @each("send", [send_basic, send_digest])
+    @each("site", [{}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}])
     def test_password_of_a_named_origin_is_accepted(self, api: InMemoryApi, send: Send, site: dict[str, Any]) -> None:
         fields = {**site, "Origin": NAMED}
         answer = ask(api, "POST", "/post", BODY, {**JSON, **fields, **send(api, "POST", "/post")})
@@ -173,7 +174,7 @@ class NamedOriginTests:
         handshake = {**HANDSHAKES[0], "Origin": NAMED, **log_in(api)}
         check_text_error(ask(api, "GET", "/all", None, handshake), 403)
 
-    @pytest.mark.parametrize(
+    @each(
         "origin",
         [f"{NAMED}:8443", "http://app.example", "https://x.app.example", "null", "*", "", [NAMED, NAMED], f"{NAMED}/"],
     )

@@ -16,6 +16,7 @@ from postd.daemon.schemes import make_authentication
 from postd.daemon.server import make_tree
 from postd.reactor import ServiceClock
 from postd.settings.loading import LoadedSettings
+from tests.cases import each
 from tests.helpers import InlineHashThreads, InMemoryApi, MemoryTransport, Response, connect, forget_own, make_site
 from tests.web.clients import (
     HASHES,
@@ -148,21 +149,21 @@ class ChallengeTests:
         proof = Proof(nonce=challenge.nonce, realm=realm)
         check_authenticated(ask(api, "GET", "/digest", headers=proof.headers()), proof)
 
-    @pytest.mark.parametrize("realm", ["", 'a"b', "a\\b", "bücher", "a\nb"])
+    @each("realm", ["", 'a"b', "a\\b", "bücher", "a\nb"])
     def test_realm_that_clients_misread_is_a_settings_error(self, make: MakeApi, realm: str) -> None:
-        """D30."""
+        """Realm that clients misread is a settings error (reference: Digest, D30)."""
         with pytest.raises(ValidationError, match="is not a realm"):
             make(f"realm = {json.dumps(realm)}")
 
 
 class SuccessTests:
     def test_correct_response_is_accepted(self, server: Server) -> None:
-        """D1."""
+        """Correct response is accepted (reference: Digest, D1)."""
         proof = server.proof()
         check_authenticated(server.get(proof.headers()), proof)
 
     def test_authentication_info_is_sent_with_every_status(self, server: Server) -> None:
-        """D2."""
+        """Authentication info is sent with every status (reference: Digest, D2)."""
         for method, path, status in (
             ("HEAD", "/digest", 200),
             ("GET", "/digest/below", 404),
@@ -191,7 +192,7 @@ class SuccessTests:
             assert (answer.status, answer.header("Authentication-Info")) == (status, proof.info)
 
     def test_missing_algorithm_is_md5(self, server: Server) -> None:
-        """D3."""
+        """Missing algorithm is MD5 (reference: Digest, D3)."""
         proof = server.proof(algorithm="MD5")
         answer = server.get(proof.headers(algorithm=None))
         if "MD5" in server.offered:
@@ -200,7 +201,7 @@ class SuccessTests:
             server.check_refused(answer)
 
     def test_spelling_variants_of_the_field_are_accepted(self, server: Server) -> None:
-        """D5, D22, D29; and white space after the scheme (G5, G6)."""
+        """White space after the scheme is accepted (reference: Schemes, G5, G6; Digest, D5, D22, D29)."""
         for change in (
             lambda field: field.replace(b"qop=auth", b'qop="auth"').replace(b"nc=00000001", b'nc="00000001"'),
             lambda field: (
@@ -227,9 +228,7 @@ class SuccessTests:
         response = f'"{proof.hash("GET").upper()}"'
         check_authenticated(server.get(proof.headers(response=response)), proof)
 
-    @pytest.mark.parametrize(
-        "cnonce", ["x", "", "a, b=c; d", "c\tc", "kö", 'a"b\\c', "\udcff", "=" * 1000, "%0d%0aX: y"]
-    )
+    @each("cnonce", ["x", "", "a, b=c; d", "c\tc", "kö", 'a"b\\c', "\udcff", "=" * 1000, "%0d%0aX: y"])
     def test_cnonce_is_echoed(self, md5: Server, cnonce: str) -> None:
         proof = md5.proof(cnonce=cnonce)
         answer = md5.get(proof.headers())
@@ -238,7 +237,7 @@ class SuccessTests:
         assert (answer.header("Authentication-Info") or "").endswith(f', cnonce="{quoted}", nc=00000001')
 
     def test_body_sent_after_the_challenge_is_processed(self, server: Server) -> None:
-        """D31; curl sends the first request without its body."""
+        """Curl sends the first request without its body (reference: Digest, D31)."""
         first = ask(server.api, "POST", "/post", b"", JSON)
         assert first.status == 401
         proof = server.proof(method="POST", uri="/post")
@@ -248,9 +247,9 @@ class SuccessTests:
 
 
 class UsernameTests:
-    @pytest.mark.parametrize("username", ['al"i\\ce', "jürgen"])
+    @each("username", ['al"i\\ce', "jürgen"])
     def test_name_with_quoted_pairs_or_utf_8_is_accepted(self, server: Server, username: str) -> None:
-        """D21, D26."""
+        """Name with quoted pairs or UTF-8 is accepted (reference: Digest, D21, D26)."""
         proof = server.proof(username=username)
         check_authenticated(server.get(proof.headers()), proof)
 
@@ -259,7 +258,7 @@ class UsernameTests:
         md5.check_refused(md5.get(md5.proof(username='al"i\\ce').headers(username='"al\\i\\ce"')))
 
     def test_username_star_parameter_in_utf_8_is_decoded(self, server: Server) -> None:
-        """D25."""
+        """Username star parameter in UTF-8 is decoded (reference: Digest, D25)."""
         proof = server.proof(username="jürgen")
         extended = {"username": None, "username*": "UTF-8''j%C3%BCrgen"}
         check_authenticated(server.get(proof.headers(**extended)), proof)
@@ -267,7 +266,7 @@ class UsernameTests:
         latin = {"username": None, "username*": "ISO-8859-1''j%FCrgen"}
         server.check_refused(server.get(server.proof(username="jürgen").headers(**latin)))
 
-    @pytest.mark.parametrize("encoded", ["j%C3%BCrgen", "j%c3%bcrgen"])
+    @each("encoded", ["j%C3%BCrgen", "j%c3%bcrgen"])
     def test_name_percent_encoded_by_curl_is_decoded(self, server: Server, encoded: str) -> None:
         proof = server.proof(username="jürgen")
         check_authenticated(server.get(proof.headers(username=f'"{encoded}"')), proof)
@@ -286,7 +285,7 @@ class UsernameTests:
         proof = server.proof(username="100%C3%BC")
         check_authenticated(server.get(proof.headers()), proof)
 
-    @pytest.mark.parametrize("encoded", ["%6aürgen", "j%FCrgen", "j%25C3%25BCrgen"])
+    @each("encoded", ["%6aürgen", "j%FCrgen", "j%25C3%25BCrgen"])
     def test_other_escapes_are_not_decoded(self, server: Server, encoded: str) -> None:
         server.check_refused(server.get(server.proof(username="jürgen").headers(username=f'"{encoded}"')))
 
@@ -294,10 +293,10 @@ class UsernameTests:
         md5.check_refused(md5.get(md5.proof(username="jürgen").headers(username='"j\udcfcrgen"')))
 
     def test_unknown_user_gets_the_same_response_as_a_wrong_password(self, server: Server) -> None:
-        """D28: the same bytes except for the nonce, the date and the request id; without `stale`."""
+        """The same bytes, except for nonce, date and request id; without `stale` (reference: Digest, D28)."""
         seen = set()
         for username, password in (
-            *(("alice", "wrong"), ("nobody", PASSWORD), ("htpasswd", PASSWORD), ("elsewhere", PASSWORD)),
+            *(("alice", "wrong"), ("unknown", PASSWORD), ("htpasswd", PASSWORD), ("elsewhere", PASSWORD)),
             *(("", PASSWORD), ("ALICE", PASSWORD), ("alice ", PASSWORD), ("x" * 5000, PASSWORD), ("\udcff", "")),
         ):
             for nonce in (server.nonce(), "forged"):
@@ -357,21 +356,21 @@ class RefusalTests:
     def test_response_for_another_password_method_or_realm_is_refused(
         self, server: Server, parts: dict[str, str]
     ) -> None:
-        """D8, D9, and a wrong password."""
+        """Including a wrong password (reference: Digest, D8, D9)."""
         server.check_refused(server.get(server.proof(**parts).headers()))
 
-    @pytest.mark.parametrize("name", ["username", "realm", "nonce", "uri", "response", "nc", "cnonce", "qop"])
+    @each("name", ["username", "realm", "nonce", "uri", "response", "nc", "cnonce", "qop"])
     def test_missing_parameter_is_refused(self, server: Server, name: str) -> None:
-        """D10."""
+        """Missing parameter is refused (reference: Digest, D10)."""
         server.check_refused(server.get(server.proof().headers(**{name: None})))
 
-    @pytest.mark.parametrize("name", ["realm", "nonce", "response", "nc", "cnonce", "username"])
+    @each("name", ["realm", "nonce", "response", "nc", "cnonce", "username"])
     def test_parameter_other_than_hashed_is_refused(self, server: Server, name: str) -> None:
         for value in ('"x"', '""', "00000002", '"' + "0" * 64 + '"', '"' + "0" * 32 + '"'):
             server.check_refused(server.get(server.proof().headers(**{name: value})))
 
     def test_algorithm_that_is_not_offered_is_refused(self, server: Server) -> None:
-        """D4."""
+        """Algorithm that is not offered is refused (reference: Digest, D4)."""
         for algorithm in ("SHA", "foo", "MD5-sess", "SHA-256-sess", "SHA-512-256", '""'):
             server.check_refused(server.get(server.proof().headers(algorithm=algorithm)))
         for algorithm in HASHES.keys() - set(server.offered):
@@ -382,7 +381,7 @@ class RefusalTests:
             server.check_refused(server.get(server.proof().headers(algorithm=algorithm)))
 
     def test_rfc_2069_response_is_refused(self, server: Server) -> None:
-        """D11."""
+        """RFC 2069 response is refused (reference: Digest, D11)."""
         proof = server.proof()
         ha1, ha2 = (h(server.algorithm, text) for text in (f"alice:postd:{PASSWORD}", "GET:/digest"))
         response = f'"{h(server.algorithm, f"{ha1}:{proof.nonce}:{ha2}")}"'
@@ -390,27 +389,27 @@ class RefusalTests:
         server.check_refused(server.get(proof.headers(response=response, qop=None)))
         server.check_refused(server.get(proof.headers(response=response)))
 
-    @pytest.mark.parametrize("qop", ["auth-int", "junk", '""', '"auth,auth-int"'])
+    @each("qop", ["auth-int", "junk", '""', '"auth,auth-int"'])
     def test_qop_other_than_auth_is_refused(self, server: Server, qop: str) -> None:
-        """D12."""
+        """Qop other than auth is refused (reference: Digest, D12)."""
         server.check_refused(server.get(server.proof(qop=qop.strip('"')).headers(qop=qop)))
         server.check_refused(server.get(server.proof().headers(qop=qop)))
 
-    @pytest.mark.parametrize("count", ["1", "0000001", "000000001", "zzzzzzzz", "00000000", "0000000g", "-0000001"])
+    @each("count", ["1", "0000001", "000000001", "zzzzzzzz", "00000000", "0000000g", "-0000001"])
     def test_invalid_nonce_count_is_refused(self, server: Server, count: str) -> None:
-        """D13."""
+        """Invalid nonce count is refused (reference: Digest, D13)."""
         server.check_refused(server.get(server.proof(nc=count).headers()))
 
-    @pytest.mark.parametrize("name", ["username", "nonce", "uri", "nc", "response", "algorithm", "qop", "x"])
+    @each("name", ["username", "nonce", "uri", "nc", "response", "algorithm", "qop", "x"])
     def test_repeated_parameter_is_refused(self, server: Server, name: str) -> None:
-        """D23."""
+        """Repeated parameter is refused (reference: Digest, D23)."""
         proof = server.proof()
         value = proof.parameters(x='""')[name]
         headers = proof.headers(x='""')
         headers["Authorization"] += f", {name}={value}".encode()
         server.check_refused(server.get(headers))
 
-    @pytest.mark.parametrize(
+    @each(
         "value",
         [
             *(b"", b" ", b",", b"x", b"x=", b"=", b'"', b"\xff", b"\xc3\xa4=1", b"opaque=x", b"a b", b"YWxpY2U6eA=="),
@@ -418,7 +417,7 @@ class RefusalTests:
         ],
     )
     def test_malformed_field_is_refused(self, md5: Server, value: bytes) -> None:
-        """D24."""
+        """Malformed field is refused (reference: Digest, D24)."""
         for field in (
             b"Digest " + value,
             b"Digest" + value,
@@ -427,7 +426,7 @@ class RefusalTests:
             md5.check_refused(md5.get({"Authorization": field}))
 
     def test_userhash_is_refused(self, server: Server) -> None:
-        """D27."""
+        """Userhash is refused (reference: Digest, D27)."""
         hashed = f'"{h(server.algorithm, "alice:postd")}"'
         server.check_refused(server.get(server.proof().headers(username=hashed, userhash="true")))
         server.check_refused(server.get(server.proof().headers(userhash="true")))
@@ -450,15 +449,15 @@ class RefusalTests:
 
 
 class UriTests:
-    """D6, D7."""
+    """Reference: Digest, D6, D7."""
 
     @pytest.fixture
     def server(self, shared_server: Server) -> Server:
         """One server for all cases: no case counts as a failed login, or uses a nonce of another case."""
         return shared_server
 
-    @pytest.mark.parametrize(
-        ("target", "uri"),
+    @each(
+        "target, uri",
         [
             ("/digest", "/"),
             ("/digest", ""),
@@ -508,18 +507,18 @@ class UriTests:
         check_problem(answer, 400)
         assert ask(md5.api, "GET", "/post/1").status == 200
 
-    @pytest.mark.parametrize("uri", ["http://localhost/digest", "HTTP://LOCALHOST/digest", "https://localhost/digest"])
+    @each("uri", ["http://localhost/digest", "HTTP://LOCALHOST/digest", "https://localhost/digest"])
     def test_uri_in_absolute_form_is_accepted(self, server: Server, uri: str) -> None:
         proof = server.proof(uri=uri)
         check_authenticated(server.get(proof.headers()), proof)
 
-    @pytest.mark.parametrize("uri", ["/digest?a=1&b=%20", "/digest?uri=/basic", "/digest?http://localhost/digest"])
+    @each("uri", ["/digest?a=1&b=%20", "/digest?uri=/basic", "/digest?http://localhost/digest"])
     def test_uri_with_the_query_of_the_target_is_accepted(self, server: Server, uri: str) -> None:
         proof = server.proof(uri=uri)
         check_authenticated(server.get(proof.headers(), uri), proof)
 
-    @pytest.mark.parametrize(
-        ("target", "host", "uri", "status"),
+    @each(
+        "target, host, uri, status",
         [
             (b"http://postd.example/digest", b"postd.example", "/digest", 200),
             (b"http://postd.example/digest", b"postd.example", "http://postd.example/digest", 200),
@@ -551,7 +550,7 @@ class UriTests:
 
 class NonceTests:
     def test_repeated_nonce_count_is_stale(self, server: Server) -> None:
-        """D14: `stale` only if the rest of the response is correct."""
+        """`stale` only if the rest of the response is correct (reference: Digest, D14)."""
         proof = server.proof()
         check_authenticated(server.get(proof.headers()), proof)
         for _ in range(3):
@@ -567,7 +566,7 @@ class NonceTests:
         md5.check_refused(md5.get(other.headers(), other.uri), stale=True)
 
     def test_nonce_counts_may_be_out_of_order_and_have_gaps(self, server: Server) -> None:
-        """D15."""
+        """Nonce counts may be out of order and have gaps (reference: Digest, D15)."""
         nonce = server.nonce()
         counts = ("00000005", "00000003", "00000001", "0000ffff", "FFFFFFFF", "00000004", "0000000b", "80000000")
         for count in counts:
@@ -584,7 +583,7 @@ class NonceTests:
             check_authenticated(server.get(proof.headers()), proof)
 
     def test_expired_nonce_is_stale(self, server: Server) -> None:
-        """D16, D17: at the end of its lifetime, and `stale` only with the correct password."""
+        """At the end of its lifetime, and `stale` only with the correct password (reference: Digest, D16, D17)."""
         nonce = server.nonce()
         server.api.clock.advance(299)
         proof = server.proof(nonce=nonce)
@@ -594,7 +593,7 @@ class NonceTests:
         server.check_refused(server.get(late.headers()), stale=True)
         server.check_refused(server.get(proof.headers()), stale=True)
         server.check_refused(server.get(structs.replace(late, password="wrong").headers()))
-        server.check_refused(server.get(server.proof(nonce=nonce, username="nobody").headers()))
+        server.check_refused(server.get(server.proof(nonce=nonce, username="unknown").headers()))
 
     def test_used_nonce_count_is_refused_until_the_nonce_expires(self, md5: Server) -> None:
         proof = md5.proof()
@@ -614,11 +613,11 @@ class NonceTests:
         "forge", [lambda _: "forged", lambda _: "", lambda n: n[:-1], lambda n: "B" + n[1:], lambda n: n * 2]
     )
     def test_forged_nonce_is_stale(self, server: Server, forge: Callable[[str], str]) -> None:
-        """D18, D17."""
+        """Forged nonce is stale (reference: Digest, D18, D17)."""
         nonce = forge(server.nonce())
         server.check_refused(server.get(server.proof(nonce=nonce).headers()), stale=True)
         server.check_refused(server.get(server.proof(nonce=nonce, password="wrong").headers()))
-        server.check_refused(server.get(server.proof(nonce=nonce, username="nobody").headers()))
+        server.check_refused(server.get(server.proof(nonce=nonce, username="unknown").headers()))
 
     def test_nonce_of_another_server_is_stale(self, server: Server, tmp_path: Path) -> None:
         folder = tmp_path / "other"
@@ -636,7 +635,7 @@ class NonceTests:
         assert accepted == 5
 
     def test_nonce_and_its_counts_are_shared_by_workers_and_addresses(self, md5: Server) -> None:
-        """D19: a nonce count that one worker has accepted is refused by all others."""
+        """A nonce count that one worker has accepted is refused by all others (reference: Digest, D19)."""
         api = md5.api
         loaded = api.settings
         same = LoadedSettings(loaded, {}, {})
@@ -649,13 +648,13 @@ class NonceTests:
         answer = ask_raw(site, api.clock, request, IPv4Address("TCP", "198.51.100.7", 1))
         assert (answer.status, answer.header("Authentication-Info")) == (200, proof.info)
         for peer in (IPv6Address("TCP", "2001:db8::1", 1), UNIXAddress(None)):
-            for each in (site, api.site):
-                refused = ask_raw(each, api.clock, request, peer)
+            for one in (site, api.site):
+                refused = ask_raw(one, api.clock, request, peer)
                 assert [challenge.stale for challenge in challenges_in(refused)] == [True]
         worker.stop()
 
     def test_nonce_is_valid_for_every_offered_algorithm(self, tmp_path: Path) -> None:
-        """D20."""
+        """Nonce is valid for every offered algorithm (reference: Digest, D20)."""
         server = Server(tmp_path, ["SHA-256", "MD5"], "MD5")
         for line, algorithm in ((0, "MD5"), (1, "SHA-256")):
             proof = server.proof(nonce=challenges_in(server.get())[line].nonce, algorithm=algorithm)
@@ -666,7 +665,7 @@ class NonceTests:
         proof = md5.proof()
         for wrong in (
             {"password": "wrong"},
-            {"username": "nobody"},
+            {"username": "unknown"},
             {"realm": "other"},
             {"cnonce": "\udcff", "qop": "x"},
         ):
@@ -715,7 +714,7 @@ class ThrottleTests:
         check_authenticated(md5.get(proof.headers()), proof)
 
     def test_failures_of_unknown_users_are_counted(self, md5: Server) -> None:
-        for username in ("nobody", "htpasswd"):
+        for username in ("unknown", "htpasswd"):
             answers = [md5.get(md5.proof(username=username).headers()).status for _ in range(11)]
             assert answers == [401] * 10 + [429]
 
@@ -740,7 +739,7 @@ class LogTests:
                 (wrong, wrong.headers(qop="junk")),
                 (wrong, wrong.headers(realm='"elsewhere"')),
                 (wrong, wrong.headers(uri='"/elsewhere"')),
-                (server.proof(username="nobody"), server.proof(username="nobody").headers()),
+                (server.proof(username="unknown"), server.proof(username="unknown").headers()),
             ):
                 secrets += [headers["Authorization"].decode(), proof.hash("GET"), proof.cnonce, proof.nonce, "wr0ng"]
                 server.get(headers)
@@ -751,7 +750,7 @@ class LogTests:
             ("digest", "'alice'", "127.0.0.1"),
             ("digest", "-", "127.0.0.1"),
             ("digest", "an unknown user of 5 bytes", "127.0.0.1"),
-            ("digest", "an unknown user of 6 bytes", "127.0.0.1"),
+            ("digest", "an unknown user of 7 bytes", "127.0.0.1"),
         ]
         reasons = [event["why"] for event in refusals]
         assert len(set(reasons)) == 5

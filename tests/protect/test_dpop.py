@@ -18,6 +18,7 @@ from postd.protocol.jwk import decode_key_set
 from postd.protocol.jwt import Binding, TokenPolicy
 from postd.reactor import IReactor
 from postd.store.memory.logins import MemoryLogins
+from tests.cases import each
 from tests.helpers import Response, make_site, result_of
 from tests.issuer import ABSENT, Key, Mint, Prover
 from tests.protect.test_bearer import FixedKeySource, ShownAccount
@@ -77,7 +78,7 @@ def check_refused(answer: Response, *lines: str) -> None:
 
 
 class RuleTests:
-    @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "DELETE", "FOO"])
+    @each("method", ["GET", "HEAD", "POST", "DELETE", "FOO"])
     def test_bound_token_with_its_proof_is_accepted(self, method: str) -> None:
         answer = ask(make_server(), method, "/", headers=dpop(bound_token(), method=method))
         assert (answer.status, answer.headers.get("www-authenticate")) == (200, None)
@@ -136,10 +137,9 @@ class RuleTests:
         assert ask(server, "GET", "/", headers={"Authorization": f"Bearer {MINT.token(iss=other)}"}).status == 401
         assert ask(server, "GET", "/", headers=dpop(bound_token())).status == 401
 
-    @pytest.mark.parametrize(
+    @each(
         "confirmation",
         [{}, None, "x", {"jkt": ""}, {"jkt": 5}, {"jkt": None}, {"jwk": {"kty": "EC"}}, {"x5t#S256": "x"}, ["jkt"]],
-        ids=str,
     )
     def test_other_bindings_are_refused(self, confirmation: Any) -> None:
         token = bound_token(cnf=confirmation)

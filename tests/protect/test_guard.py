@@ -53,6 +53,7 @@ from postd.protocol.digest import DigestResponse
 from postd.reactor import IReactor
 from postd.settings.loading import load_settings
 from postd.web.name_pages import show_name
+from tests.cases import each
 from tests.helpers import InlineHashThreads, InMemoryApi, Response, forget_own, make_site, result_of
 from tests.protect.errors import check_text_error
 from tests.web.clients import (
@@ -142,18 +143,16 @@ def check_without_challenge(answer: Response, status: int) -> None:
 
 
 class ChallengeTests:
-    @pytest.mark.parametrize(
-        "method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "FOO", "get"]
-    )
+    @each("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "TRACE", "OPTIONS", "FOO", "get"])
     def test_missing_credentials_are_401_for_every_method(self, api: InMemoryApi, method: str) -> None:
-        """G1, G4, A1."""
+        """Missing credentials are 401 for every method (reference: Schemes, G1, G4; Basic, A1)."""
         for path in ("/basic", "/basic/", "/basic/below", "/basic?query"):
             answer = ask(api, method, path, BODY if method == "POST" else None)
             answer.body = answer.body or (b"Unauthorized\n" if method == "HEAD" else b"")
             check_challenged(answer)
 
     def test_head_has_the_headers_of_get(self, api: InMemoryApi) -> None:
-        """G2."""
+        """Head has the headers of GET (reference: Schemes, G2)."""
         for path, headers in (("/basic", {}), ("/basic", basic()), ("/session", {}), ("/all/bob", basic())):
             lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
             got, head = (
@@ -165,7 +164,9 @@ class ChallengeTests:
             assert (head.status, head.headers, head.body) == (got.status, got.headers, b"")
 
     def test_challenges_have_a_fixed_order(self, api: InMemoryApi) -> None:
-        """G3: Digest before Basic, its algorithms as in the settings, whatever the order of the rule; one realm."""
+        """Digest before Basic, its algorithms as in the settings, whatever the order of the rule; one realm (reference:
+        Schemes, G3).
+        """
         lines = ask(api, "GET", "/all").headers["www-authenticate"]
         found = [Challenge.decode(line) for line in lines[:2]]
         assert [challenge.algorithm for challenge in found] == ["SHA-256", "MD5"]
@@ -182,7 +183,7 @@ class ChallengeTests:
             assert Challenge.decode(digest).realm == "the posts"
             assert last == 'Basic realm="the posts"'
 
-    @pytest.mark.parametrize(
+    @each(
         "value",
         [
             "",
@@ -200,7 +201,7 @@ class ChallengeTests:
         ],
     )
     def test_unknown_scheme_is_challenged(self, api: InMemoryApi, value: str | bytes) -> None:
-        """G8, G9."""
+        """Unknown scheme is challenged (reference: Schemes, G8, G9)."""
         check_challenged(ask(api, "GET", "/basic", headers=field(value)))
 
     def test_credentials_of_a_scheme_outside_the_rule_are_401(self, api: InMemoryApi) -> None:
@@ -211,7 +212,7 @@ class ChallengeTests:
         assert len(challenges_in(answer)) == len(answer.headers["www-authenticate"]) == 2
 
     def test_proxy_authorization_is_ignored(self, api: InMemoryApi) -> None:
-        """G14."""
+        """Proxy authorization is ignored (reference: Schemes, G14)."""
         check_challenged(ask(api, "GET", "/basic", headers={"Proxy-Authorization": basic()["Authorization"]}))
         check_authenticated(ask(api, "GET", "/basic", headers={**basic(), "Proxy-Authorization": "Basic x"}))
 
@@ -238,9 +239,9 @@ class ChallengeTests:
 
 
 class AuthorizationFieldTests:
-    @pytest.mark.parametrize("path", ["/basic", "/all", "/session", "/post"])
+    @each("path", ["/basic", "/all", "/session", "/post"])
     def test_repeated_field_is_400(self, make: Callable[..., InMemoryApi], path: str) -> None:
-        """G7: even if the values are equal. A proxy may have checked either of them."""
+        """Even if the values are equal (reference: Schemes, G7). A proxy may have checked either of them."""
         api = make('[api]\nread = ["basic"]\n' + ALL)
         good = basic()["Authorization"]
         for pair in ([good, good], [good, "Basic x"], ["Basic x", good], [good, ""], ["Bearer x", "Bearer y"]):
@@ -268,7 +269,7 @@ class AuthorizationFieldTests:
 
     @pytest.mark.parametrize("path", ["/basic", "/digest", "/all"])
     def test_field_over_the_limit_is_431(self, api: InMemoryApi, path: str) -> None:
-        """G12, G13: over 8 KiB."""
+        """Over 8 KiB (reference: Schemes, G12, G13)."""
         for scheme in ("Basic ", "Digest ", "Foo ", ""):
             longest = scheme + "x" * (AUTHORIZATION_MAX_BYTES - len(scheme))
             assert ask(api, "GET", path, headers=field(longest)).status == 401
@@ -290,13 +291,13 @@ class AuthorizationFieldTests:
 
 class BasicTests:
     def test_example_of_the_specification_is_accepted(self, make: Callable[..., InMemoryApi]) -> None:
-        """A2."""
+        """Example of the specification is accepted (reference: Basic, A2)."""
         secret = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
         api = make("", users=f"alice:{secret}\n")
         check_authenticated(ask(api, "GET", "/basic", headers=field("Basic YWxpY2U6c2VjcmV0")))
 
     def test_scheme_is_case_insensitive_and_followed_by_white_space(self, api: InMemoryApi) -> None:
-        """G5, G6."""
+        """Scheme is case insensitive and followed by white space (reference: Schemes, G5, G6)."""
         token = basic()["Authorization"].removeprefix("Basic ")
         for scheme in ("basic ", "BASIC ", "bAsIc ", "Basic   ", "Basic\t", "Basic \t ", "Basic\t "):
             check_authenticated(ask(api, "GET", "/basic", headers=field(scheme + token)))
@@ -304,8 +305,8 @@ class BasicTests:
             check_challenged(ask(api, "GET", "/basic", headers=field(scheme + token)))
 
     def test_unknown_user_and_wrong_password_get_the_same_response(self, api: InMemoryApi) -> None:
-        """A3: the same bytes."""
-        wrong = [basic(password="wrong"), basic("nobody"), basic("nobody", "x"), basic("Alice"), basic("alice ")]
+        """The same bytes (reference: Basic, A3)."""
+        wrong = [basic(password="wrong"), basic("unknown"), basic("unknown", "x"), basic("Alice"), basic("alice ")]
         wrong += [basic(""), basic(password=""), basic("x" * 2000), basic(password="x" * 5000), field("Basic x")]
         answers = [ask(api, "GET", "/basic", headers=headers) for headers in wrong]
         for answer in answers:
@@ -314,7 +315,7 @@ class BasicTests:
         assert len({json.dumps(answer.headers) for answer in answers}) == 1
 
     def test_password_may_have_colons_spaces_and_any_unicode(self, make: Callable[..., InMemoryApi]) -> None:
-        """A4, A5; composed and decomposed characters are the same."""
+        """Composed and decomposed characters are the same (reference: Basic, A4, A5)."""
         lines = ""
         people = [
             ("bob", "p:w"),
@@ -333,7 +334,7 @@ class BasicTests:
         for name, password in (("bob", "p"), ("colon", ""), ("space", "a b"), ("colon", "::")):
             check_challenged(ask(api, "GET", "/basic", headers=basic(name, password)))
 
-    @pytest.mark.parametrize(
+    @each(
         "token",
         [
             *("", "Ym9iOnA6dw", "YWxp!!@@Y2U6cw==", "YWxp Y2U6cw==", "YWxpY2U=", "====", "alice:secret", "_-__"),
@@ -348,11 +349,11 @@ class BasicTests:
         ],
     )
     def test_malformed_credentials_are_challenged(self, api: InMemoryApi, token: str) -> None:
-        """A6-A10, G9."""
+        """Malformed credentials are challenged (reference: Basic, A6-A10; Schemes, G9)."""
         check_challenged(ask(api, "GET", "/basic", headers=field(f"Basic {token}")))
 
     def test_correct_credentials_in_invalid_base64_are_401(self, make: Callable[..., InMemoryApi]) -> None:
-        """A7, A8: other servers accept each of these."""
+        """Other servers accept each of these (reference: Basic, A7, A8)."""
         api = make("", users=account("bob"))
         token = basic("bob")["Authorization"].removeprefix("Basic ")
         assert token.endswith("=")
@@ -367,7 +368,7 @@ class BasicTests:
             check_challenged(ask(api, "GET", "/basic", headers=field(f"Basic {written}")))
 
     def test_empty_password_never_authenticates(self, make: Callable[..., InMemoryApi], tmp_path: Path) -> None:
-        """A11."""
+        """Empty password never authenticates (reference: Basic, A11)."""
         with pytest.raises((ConfigError, ValueError), match=r"users: line 2: the hash is empty"):
             make("", users=f"alice:{BCRYPT}\nbob:\n")
         with pytest.raises((ConfigError, ValueError), match=r"users: line 1: the hash is plain text"):
@@ -375,14 +376,14 @@ class BasicTests:
         check_challenged(ask(make(ALL), "GET", "/basic", headers=basic("bob", "")))
 
     def test_comment_in_the_user_file_is_no_account(self, make: Callable[..., InMemoryApi]) -> None:
-        """A12."""
+        """Comment in the user file is no account (reference: Basic, A12)."""
         api = make("", users=f"#x:{BCRYPT}\n# y:{BCRYPT}\nalice:{BCRYPT}\n")
         for name in ("#x", "x", "# y", "y", " y"):
             check_challenged(ask(api, "GET", "/basic", headers=basic(name)))
         check_authenticated(ask(api, "GET", "/basic", headers=basic()))
 
     def test_public_listener_without_tls_is_a_configuration_error(self, tmp_path: Path) -> None:
-        """A13."""
+        """Public listener without TLS is a configuration error (reference: Basic, A13)."""
         loaded = load_settings(None, {"users": "users", "listen": ["tcp:0:interface=0.0.0.0"]}, tmp_path)
         with pytest.raises(ConfigError, match="open-writes"):
             make_service(loaded, reactor=cast(IReactor, reactor))
@@ -417,7 +418,7 @@ class ThrottleTests:
         return passwords
 
     def test_eleventh_attempt_is_429_without_hashing(self, api: InMemoryApi, hashed_passwords: list[str]) -> None:
-        """A14: whether or not the password is correct, until the first failure expires."""
+        """Whether or not the password is correct, until the first failure expires (reference: Basic, A14)."""
         for n in range(10):
             check_challenged(ask(api, "GET", "/basic", headers=basic(password=f"wrong {n}")))
             api.clock.advance(1)
@@ -457,7 +458,7 @@ class ThrottleTests:
         check_without_challenge(ask(api, "POST", "/login", form, kind), 429)
 
     def test_unknown_user_beyond_the_limit_is_429(self, api: InMemoryApi, hashed_passwords: list[str]) -> None:
-        statuses = [ask(api, "GET", "/basic", headers=basic("nobody")).status for _ in range(12)]
+        statuses = [ask(api, "GET", "/basic", headers=basic("unknown")).status for _ in range(12)]
         assert statuses == [401] * 10 + [429] * 2
         assert len(hashed_passwords) == 10
 
@@ -477,7 +478,7 @@ class ThrottleTests:
     def test_address_has_a_limit_for_all_accounts(self, make: Callable[..., InMemoryApi]) -> None:
         api = make("[throttle]\naddress_failures = 4")
         for n in range(4):
-            check_challenged(ask(api, "GET", "/basic", headers=basic(f"nobody {n}")))
+            check_challenged(ask(api, "GET", "/basic", headers=basic(f"unknown {n}")))
         check_without_challenge(ask(api, "GET", "/basic", headers=basic()), 429)
         check_without_challenge(ask(api, "GET", "/basic", headers=basic("bob")), 429)
 
@@ -492,7 +493,7 @@ class ThrottleTests:
     def test_ipv6_network_counts_as_one_address(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('trusted_proxies = ["127.0.0.1"]\n[throttle]\naddress_failures = 4')
         for n in range(4):
-            headers = {**basic(f"nobody {n}"), "X-Forwarded-For": f"2001:db8::{n}:{n}"}
+            headers = {**basic(f"unknown {n}"), "X-Forwarded-For": f"2001:db8::{n}:{n}"}
             check_challenged(ask(api, "GET", "/basic", headers=headers))
         for forwarded, status in (("2001:db8::ffff:1:2:3", 429), ("2001:db8:0:1::1", 200), ("[2001:db8::9]:80", 429)):
             headers = {**basic(), "X-Forwarded-For": forwarded}
@@ -529,7 +530,7 @@ class RuleTests:
             assert ask(api, "HEAD", "/all", headers=headers).status == 200
 
     def test_page_varies_by_authorization_and_cookie(self, api: InMemoryApi) -> None:
-        """G15."""
+        """Page varies by authorization and cookie (reference: Schemes, G15)."""
         answer = ask(api, "GET", "/all", headers=basic())
         assert answer.header("Vary") == "Authorization, Cookie"
         assert answer.header("X-Content-Type-Options") == "nosniff"
@@ -548,7 +549,7 @@ class RuleTests:
             assert (answer.status, answer.body) == (404, b"Not Found\n")
 
     def test_user_outside_the_users_of_a_page_is_403(self, api: InMemoryApi) -> None:
-        """G10: without a challenge, as they are authenticated."""
+        """Without a challenge, as they are authenticated (reference: Schemes, G10)."""
         check_authenticated(ask(api, "GET", "/all/bob", headers=basic("bob")), "bob")
         for method in ("GET", "HEAD", "POST"):
             for path in ("/all/bob", "/all/bob/below"):
@@ -701,7 +702,7 @@ class OptionsTests:
 
     @pytest.mark.parametrize("rule", ["['basic']", "['digest', 'session']", "['open']"])
     def test_options_on_the_api_needs_no_credentials(self, make: Callable[..., InMemoryApi], rule: str) -> None:
-        """G18."""
+        """OPTIONS on the API needs no credentials (reference: Schemes, G18)."""
         api = make(f"[api]\nread = {rule}\nwrite = {rule}")
         for headers in (
             {},
@@ -793,7 +794,7 @@ class FolderTests:
 
 
 class StoreFailureTests:
-    """G11: no 401, at which a client would discard its credentials."""
+    """No 401, at which a client would discard its credentials (reference: Schemes, G11)."""
 
     def test_credentials_are_503_while_the_store_is_unavailable(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["basic", "digest", "session"]\nwrite = ["basic", "digest", "session"]\n' + ALL)
@@ -803,7 +804,7 @@ class StoreFailureTests:
         result_of(api.store.stop())
         for headers, path in (
             *((basic(), "/basic"), (basic(), "/all"), (basic(), "/post"), (basic(password="wrong"), "/basic")),
-            *((basic("nobody"), "/basic"), (basic("bob"), "/basic"), (basic(), "/basic/below")),
+            *((basic("unknown"), "/basic"), (basic("bob"), "/basic"), (basic(), "/basic/below")),
             *((cookie, "/all"), (cookie, "/session"), (cookie, "/home"), (cookie, "/post")),
             *((digest, "/all"), (read, "/post")),
         ):
@@ -831,7 +832,7 @@ class StoreFailureTests:
 
 
 class LogTests:
-    """G16: user, scheme, reason and address of a refusal; no secret."""
+    """User, scheme, reason and address of a refusal; no secret (reference: Schemes, G16)."""
 
     PEERS = [  # noqa: RUF012 - a constant
         (IPv4Address("TCP", "198.51.100.7", 1), "198.51.100.7"),
@@ -843,7 +844,7 @@ class LogTests:
     def test_refused_login_is_logged_with_its_reason(self, api: InMemoryApi, peer: IAddress, address: str) -> None:
         for headers, scheme, user, why in (
             (basic(password="wr0ng"), "basic", "'alice'", "wrong password"),
-            (basic("nobody"), "basic", "an unknown user of 6 bytes", "no such user"),
+            (basic("unknown"), "basic", "an unknown user of 7 bytes", "no such user"),
             (field("Basic wr0ng"), "basic", None, "Base64"),
             (field("BASIC YWxpY2U="), "basic", None, "no colon"),
             (field("Digest wr0ng"), "digest", None, "malformed"),
@@ -868,7 +869,7 @@ class LogTests:
             ask(api, "POST", "/logout", headers=old)
             sent: list[dict[str, Any]] = [
                 basic(),
-                basic("nobody"),
+                basic("unknown"),
                 basic(password="wr0ng-password"),
                 proof(api, "/all"),
                 proof(api, "/all", password="wr0ng-password"),

@@ -8,6 +8,7 @@ from urllib.parse import quote
 import pytest
 
 from postd.http.pages.template import STYLE
+from tests.cases import each
 from tests.helpers import InMemoryApi, Response, forget_own, result_of
 from tests.protect.test_login import CHALLENGE, Page, check_page, send_form, with_cookie
 from tests.web.clients import PASSWORD, basic
@@ -161,7 +162,7 @@ def fields_of(answer: Response) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("headers", PROGRAMS, ids=str)
+@pytest.mark.parametrize("headers", PROGRAMS)
 def test_programs_get_text(api: InMemoryApi, case: str, headers: dict[str, Any]) -> None:
     send, status, body, own, _ = CASES[case]
     answer = send(api, headers)
@@ -201,8 +202,8 @@ def check_self_contained(answer: Response) -> None:
     assert len(page.all("h1")) == 1
 
 
-@pytest.mark.parametrize("path", ["/basic", "/basic/below", "/mine", "/both"])
-@pytest.mark.parametrize("credentials", [{}, basic()], ids=["none", "alice"])
+@each("path", ["/basic", "/basic/below", "/mine", "/both"])
+@each("credentials", [{}, basic()], ids=["none", "alice"])
 def test_head_has_the_fields_of_get(api: InMemoryApi, path: str, credentials: dict[str, Any]) -> None:
     got, head = (ask(api, method, path, None, BROWSER | credentials) for method in ("GET", "HEAD"))
     forget_own(got, head)
@@ -216,7 +217,7 @@ def test_success_of_a_page_stays_text(api: InMemoryApi) -> None:
     assert "Accept" not in (plain.header("Vary") or "")
 
 
-@pytest.mark.parametrize("name", ODD_NAMES, ids=lambda name: name[:10])
+@each("name", ODD_NAMES)
 def test_failed_login_keeps_the_user_name_and_the_way_back(api: InMemoryApi, name: str) -> None:
     answer = send_form(api, {"username": name, "password": "wrong & secret", "next": "/a?b=c&d=\"'"}, BROWSER)
     assert answer.status == 401
@@ -285,7 +286,7 @@ class OwnFrontTests:
         assert answer.status == 404
         assert [attributes["href"] for attributes in Page(answer).all("a")] == ["/"]
 
-    @pytest.mark.parametrize("case", CASES)
+    @each("case", CASES)
     def test_page_names_the_realm_above_its_heading(self, make: Callable[..., InMemoryApi], case: str) -> None:
         answer = CASES[case][0](make("realm = 'A & B'\n" + SETTINGS), BROWSER)
         page = answer.body.decode()

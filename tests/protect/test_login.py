@@ -22,6 +22,7 @@ from postd.protocol.session import Session
 from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings
+from tests.cases import each
 from tests.helpers import FIELD_TEXT, InlineHashThreads, InMemoryApi, Response, forget_own, make_site, result_of
 from tests.protect.errors import check_text_error
 from tests.web.test_posts import check_problem
@@ -212,7 +213,7 @@ class FormTests:
         assert (answer.status, answer.header("Location"), answer.header("Set-Cookie")) == (302, "/home", None)
         check_page(answer)
 
-    @pytest.mark.parametrize("value", ["", "x", "A" * 43, '"', "é", "A" * 5000])
+    @each("value", ["", "x", "A" * 43, '"', "é", "A" * 5000])
     def test_form_with_an_invalid_cookie_is_shown(self, api: InMemoryApi, value: str) -> None:
         answer = ask(api, "GET", "/", None, with_cookie(value))
         assert (answer.status, answer.body) == (200, ask(api, "GET", "/").body)
@@ -239,7 +240,7 @@ class NextTests:
         check_page(answer)
         return [field for field in Page(answer).all("input") if field["type"] == "hidden"]
 
-    @pytest.mark.parametrize("path", ["/", "/a/b?c=d&e=%20f", "/a?x=\"<script>'&y", "/grüße", "/a b"])
+    @each("path", ["/", "/a/b?c=d&e=%20f", "/a?x=\"<script>'&y", "/grüße", "/a b"])
     def test_form_leads_back(self, api: InMemoryApi, path: str) -> None:
         (field,) = self.hidden(ask(api, "GET", f"/?next={quote(path)}"))
         assert field["name"] == "next"
@@ -248,9 +249,7 @@ class NextTests:
         session = with_cookie((answer.header("Set-Cookie") or "").partition("=")[2].partition(";")[0])
         assert ask(api, "GET", f"/?next={quote(path)}", None, session).header("Location") == answer.header("Location")
 
-    @pytest.mark.parametrize(
-        "path", ["", "//evil.example", "/\\evil", "/\t/evil", "https://evil.example/", "a", "/\r\nX: y"]
-    )
+    @each("path", ["", "//evil.example", "/\\evil", "/\t/evil", "https://evil.example/", "a", "/\r\nX: y"])
     def test_unsafe_next_is_ignored(self, api: InMemoryApi, path: str) -> None:
         answer = ask(api, "GET", f"/?next={quote(path, safe='')}")
         assert (answer.status, answer.body) == (200, ask(api, "GET", "/").body)
@@ -301,9 +300,7 @@ class HeadAndMethodTests:
             assert {"GET", "HEAD"} <= set((answer.header("Allow") or "").split(", "))
             check_redirected_to_form(ask(api, method, "/home"), expires=False)
 
-    @pytest.mark.parametrize(
-        "path", ["/login/", "/login/x", "//login", "/logout/", "/logout/x", "/Login", "/login%2F", "//", "/home%2F"]
-    )
+    @each("path", ["/login/", "/login/x", "//login", "/logout/", "/logout/x", "/Login", "/login%2F", "//", "/home%2F"])
     def test_path_similar_to_a_page_is_404(self, api: InMemoryApi, path: str) -> None:
         for method in ("GET", "POST"):
             check_text_error(ask(api, method, path, None, with_cookie(sign_in(api))), 404)
@@ -330,7 +327,7 @@ class LoginTests:
         "fields",
         [
             {"username": "alice", "password": "wrong"},
-            {"username": "nobody", "password": "correct horse"},
+            {"username": "unknown", "password": "correct horse"},
             {"username": "Alice", "password": "correct horse"},
             {"username": "alice", "password": "Correct horse"},
             {"username": "alice ", "password": "correct horse"},
@@ -351,7 +348,7 @@ class LoginTests:
 
     def test_unknown_user_and_wrong_password_get_the_same_response(self, api: InMemoryApi) -> None:
         answers = []
-        for fields in ({"username": "alice", "password": "x"}, {"username": "nobody", "password": "x"}, {}):
+        for fields in ({"username": "alice", "password": "x"}, {"username": "unknown", "password": "x"}, {}):
             answer = send_form(api, fields)
             forget_own(answer)
             answers.append((answer.status, list(answer.headers.items()), answer.body))
@@ -405,7 +402,7 @@ class LoginTests:
         decomposed = {"username": "ju\u0308rgen", "password": "pa\u0308sswo\u0308rd 🚀"}
         check_text(home(api, sign_in(api, decomposed)), 200, "Success: jürgen\n")
 
-    @pytest.mark.parametrize(
+    @each(
         "content_type",
         [
             *("", "text/plain", "application/json", "multipart/form-data; boundary=x", f"{FORM}x", f"x; {FORM}"),
@@ -432,7 +429,7 @@ class LoginTests:
             check_text(answer, 413, "Content Too Large\n")
             assert answer.header("Set-Cookie") is None
 
-    @pytest.mark.parametrize(
+    @each(
         "body",
         [
             *(b"username=j\xfcrgen&password=x", b"username=j%FCrgen&password=x", b"username=alice&password=%ff"),
@@ -455,7 +452,7 @@ class LoginTests:
     def test_refusal_is_logged_with_its_reason_and_no_secret(self, api: InMemoryApi) -> None:
         with capturedLogs() as events:
             send_form(api, {"username": "alice", "password": "terces-gnorw"})
-            send_form(api, {"username": "nobody", "password": "terces-gnorw"})
+            send_form(api, {"username": "unknown", "password": "terces-gnorw"})
             session_id = sign_in(api)
             home(api, session_id)
             ask(api, "POST", "/logout", None, with_cookie(session_id))
@@ -565,7 +562,7 @@ class CookieTests:
         ask(api, "POST", "/logout", None, with_cookie(ended))
         assert is_signed_in(api, ended, valid)
 
-    @pytest.mark.parametrize("form", ["{}x", "x{}", '"{}"', "{} x", "%{}", "{}=", "'{}'", "{}\t{}", "{},{}"])
+    @each("form", ["{}x", "x{}", '"{}"', "{} x", "%{}", "{}=", "'{}'", "{}\t{}", "{},{}"])
     def test_cookie_similar_to_a_session_is_ignored(self, api: InMemoryApi, form: str) -> None:
         session_id = sign_in(api)
         with SessionLookups(api) as session_lookups:
@@ -673,7 +670,7 @@ SAME_ORIGIN: list[dict[str, Any]] = [
 class CrossSiteTests:
     """Cross-site request forgery: pages of other sites can neither sign in nor sign out."""
 
-    @pytest.mark.parametrize("headers", CROSS_SITE)
+    @each("headers", CROSS_SITE)
     def test_cross_site_request_is_403_and_changes_nothing(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
         session_id = sign_in(api)
         before = writes_of(api)
@@ -687,7 +684,7 @@ class CrossSiteTests:
         assert writes_of(api) == before
         assert is_signed_in(api, session_id)
 
-    @pytest.mark.parametrize("headers", SAME_ORIGIN)
+    @each("headers", SAME_ORIGIN)
     def test_same_origin_or_non_browser_request_is_processed(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
         session_id = sign_in(api, headers=headers)
         answer = ask(api, "POST", "/logout", None, headers | with_cookie(session_id))
@@ -1103,7 +1100,7 @@ class ApiWithSessionTests:
             check_problem(ask(api, method, path, b'{"post":"x"}', headers | JSON | cross_site), 403)
         assert json.loads(ask(api, "GET", "/post", None, headers).body) == [{"id": 1, "post": "untouched"}]
 
-    @pytest.mark.parametrize("same_origin", SAME_ORIGIN)
+    @each("same_origin", SAME_ORIGIN)
     def test_same_origin_api_write_is_processed(self, api: InMemoryApi, same_origin: dict[str, Any]) -> None:
         headers = with_cookie(sign_in(api)) | JSON | same_origin
         assert ask(api, "POST", "/post", b'{"post":"x"}', headers).status == 201

@@ -30,6 +30,7 @@ from postd.auth.introspection import REQUESTS_MAX
 from postd.protect import Identity, Protection, identity, issuer
 from postd.protocol.jwk import decode_key_set
 from postd.reactor import IReactor
+from tests.cases import each
 from tests.helpers import InlineHashThreads, InMemoryApi, Response, result_of
 from tests.http.fronts import make_stock_site
 from tests.issuer import Key, Mint
@@ -55,7 +56,9 @@ class Name(Resource):
         client = identity(request)
         self.clients.append(client)
         at = b"/".join(request.postpath)
-        return b"nobody" if client is None else f"{client.name} {client.scheme} {client.issuer} {at.decode()}".encode()
+        return (
+            b"open" if client is None else f"{client.name} {client.scheme} {client.issuer} {at.decode()}".encode()
+        )
 
     def render_POST(self, request: Any) -> bytes:
         return self.render_GET(request)
@@ -142,8 +145,8 @@ class ArgumentTests:
     NUMBERS = ("nonce_lifetime_s", "window_s", "session_idle_s", "session_lifetime_s")
     COUNTS = ("failures", "address_failures", "account_failures")
 
-    @pytest.mark.parametrize(
-        ("name", "value"),
+    @each(
+        "name, value",
         [
             *(("realm", value) for value in ("", 'a"b', "a\\b", "bücher", "a\nb", 5, None, b"postd")),
             *(("users", value) for value in ("", 5, b"users", type(STOCK), ["alice"], object())),
@@ -182,8 +185,8 @@ class ArgumentTests:
             Protection(cast(IReactor, MemoryReactorClock()), store="redis://user:s3cret@host:port")
         assert "s3cret" not in str(caught.value)
 
-    @pytest.mark.parametrize(
-        ("name", "value"),
+    @each(
+        "name, value",
         [
             *(("url", value) for value in ("", "x", "ftp://x", 5, None)),
             *(("audience", value) for value in ("", [], [""], [5], 5, None, b"x")),
@@ -207,8 +210,8 @@ class ArgumentTests:
         with pytest.raises(ValueError, match=rf"\A{name}: "):
             issuer(arguments.pop("url"), **arguments)
 
-    @pytest.mark.parametrize(
-        ("schemes", "more", "name"),
+    @each(
+        "schemes, more, name",
         [
             *(((), {}, "schemes"), (("Basic",), {}, "schemes"), (("form",), {}, "schemes"), (("",), {}, "schemes")),
             *(
@@ -252,7 +255,7 @@ class ArgumentTests:
         with pytest.raises(ValueError, match="metadata: "):
             protection.metadata()
 
-    @pytest.mark.parametrize("after", ["", "x", "//evil.example", "https://evil.example", "/x\r\nX: y", 5, None])
+    @each("after", ["", "x", "//evil.example", "https://evil.example", "/x\r\nX: y", 5, None])
     def test_error_of_the_page_after_signing_in_names_the_argument(self, make: Make, after: Any) -> None:
         with pytest.raises(ValueError, match=r"\Aafter: "):
             make().protection.pages(after)
@@ -280,7 +283,7 @@ class IdentityTests:
     def test_unprotected_resource_has_no_identity(self, program: Program) -> None:
         program.root.putChild(b"open", program.name)
         for headers in ({}, basic(), log_in(program), bearer(MINT.token())):
-            assert program.get("/open", headers).body == b"nobody"
+            assert program.get("/open", headers).body == b"open"
 
     def test_claims_are_read_only_and_each_request_has_its_own(self, program: Program) -> None:
         headers = bearer(MINT.token(groups=["staff"], address={"country": "NZ"}))
@@ -415,7 +418,7 @@ class RuleTests:
     def test_protected_resource_varies_by_the_fields_with_credentials(
         self, program: Program, path: str, vary: str
     ) -> None:
-        """G15: else a browser that keeps it would show it to the next user."""
+        """Else a browser that keeps it would show it to the next user (reference: Schemes, G15)."""
         answer = program.get(f"/{path}", {**(basic() if path == "basic" else {}), **log_in(program)})
         assert (answer.status, answer.headers["vary"]) == (200, [vary])
 
@@ -623,7 +626,7 @@ class DisconnectTests:
             threads.finish()
             program.clock.advance(0)
         assert not [event for event in events if event["log_level"] >= LogLevel.error]
-        assert program.name.clients == []  # nothing is rendered for nobody
+        assert program.name.clients == []  # nothing is rendered without a client
         assert program.get("/basic", basic()).status == status
 
     @pytest.mark.parametrize(("password", "status"), [("wrong", 429), (PASSWORD, 200)])

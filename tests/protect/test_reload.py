@@ -16,6 +16,7 @@ from postd.protect.schemes.bearer import Bearer
 from postd.protect.schemes.digest import Digest
 from postd.protect.schemes.form import Form
 from postd.reactor import IReactor
+from tests.cases import each
 from tests.helpers import result_of
 from tests.protect.test_protection import AUDIENCE, ISSUER, STOCK, Program, bearer, digest, log_in, waits
 from tests.web.clients import PASSWORD, account, basic
@@ -116,8 +117,8 @@ def test_limits_hold_for_failures_counted_before(make: Callable[..., Program]) -
     assert program.get("/basic", basic()).status == 200
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
+@each(
+    "name, value",
     [
         *(("users", value) for value in ("", STOCK, "/nowhere/\0")),
         ("issuers", [ISSUER]),
@@ -178,8 +179,8 @@ class SiteTests:
         assert b'"resource": "https://app.example"' in program.get("/metadata").body
         assert program.get("/metadata").header("Cache-Control") == "max-age=3600"
 
-    @pytest.mark.parametrize(
-        ("arguments", "tls", "secure"),
+    @each(
+        "arguments, tls, secure",
         [
             ({}, False, False),
             ({}, True, True),
@@ -222,8 +223,8 @@ class SiteTests:
                 status = program.get(path, {**basic(), "Host": host}).status
                 assert status == (200 if is_allowed else 421)
 
-    @pytest.mark.parametrize(
-        ("name", "value"),
+    @each(
+        "name, value",
         [
             *(("public_url", value) for value in ("app.example", "ftp://x", "https://x/y", 5, None)),
             *(("hosts", value) for value in ("app.example", ["a b"], ["x:80"], [5], 5, None)),

@@ -19,6 +19,7 @@ from werkzeug.exceptions import NotFound
 
 from postd.client import AuthClient, Basic, Digest
 from postd.protect import Protection, identity, wsgi
+from tests.cases import each
 from tests.client.server import REACTOR
 from tests.http.fronts import make_stock_site
 from tests.protect.test_protection import STOCK, PendingChecker, Program
@@ -103,8 +104,8 @@ def application(program: Program) -> Application:
     return made
 
 
-@pytest.mark.parametrize(
-    ("path", "body"),
+@each(
+    "path, body",
     [
         ("/text/x", b"alice x"),
         ("/bytes", b"bytes"),
