@@ -56,9 +56,7 @@ class Name(Resource):
         client = identity(request)
         self.clients.append(client)
         at = b"/".join(request.postpath)
-        return (
-            b"open" if client is None else f"{client.name} {client.scheme} {client.issuer} {at.decode()}".encode()
-        )
+        return b"open" if client is None else f"{client.name} {client.scheme} {client.issuer} {at.decode()}".encode()
 
     def render_POST(self, request: Any) -> bytes:
         return self.render_GET(request)
