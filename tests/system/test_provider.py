@@ -170,7 +170,7 @@ def test_token_of_another_audience_is_refused(daemon: Daemon, provider: Provider
 
 def test_expired_token_is_refused_as_expired(daemon: Daemon, provider: Provider) -> None:
     token = provider.client_credentials(BOTH, client="hasty")
-    wait_until(lambda: read(daemon, token).status_code != 200)
+    wait_until(lambda: read(daemon, token).status_code != 200, within_s=NOTICED_MAX_S)
     check_refused(daemon, token, EXPIRED)
 
 
@@ -263,7 +263,7 @@ def test_token_revoked_after_use_is_refused_by_a_fresh_daemon(
 
 def test_expired_opaque_token_is_refused(daemon: Daemon, provider: Provider) -> None:
     token = provider.client_credentials(BOTH, OPAQUE, client="hasty")
-    wait_until(lambda: read(daemon, token).status_code != 200)
+    wait_until(lambda: read(daemon, token).status_code != 200, within_s=NOTICED_MAX_S)
     assert statuses(daemon, token) == (401, 401)
 
 
@@ -326,7 +326,7 @@ def test_provider_that_starts_later_is_found(tmp_path: Path) -> None:
                 check_unavailable(answer)
             assert httpx.get(f"{daemon.url}/post").status_code == 401
             provider.start()
-            wait_until(lambda: read(daemon, token).status_code != 503)
+            wait_until(lambda: read(daemon, token).status_code != 503, within_s=NOTICED_MAX_S)
             assert statuses(daemon, token) == (200, 201)
 
 
