@@ -104,7 +104,7 @@ def test_changelog_fragments_have_a_kind() -> None:
     assert [name for name in names if not re.fullmatch(rf"\+[a-z0-9-]+\.({'|'.join(kinds)})\.md", name)] == []
 
 
-@each("page", ["docs/explanation/architecture.md", "CONTRIBUTING.md"])
+@each("page", ["docs/explanation/architecture.md", "docs/development/schemes.md", "CONTRIBUTING.md"])
 def test_modules_that_a_page_names_exist(page: str) -> None:
     named = set(re.findall(r"`(?:postd/)?(\w+(?:/\w+)+\.py)`", (ROOT / page).read_text("utf-8")))
     assert len(named) > 10

@@ -1,4 +1,4 @@
-"""The example of CONTRIBUTING, "Add an authentication scheme", in a real server and in a stock Klein application."""
+"""The example of docs/development/schemes.md, in a real server and in a stock Klein application."""
 
 import re
 import sys
@@ -20,8 +20,8 @@ from tests.client.server import REACTOR
 from tests.integration.daemon import Daemon
 from tests.web.clients import account
 
-CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
-MODULE = re.findall(r"^```python\n(.*?)^```", CONTRIBUTING.read_text(), re.DOTALL | re.MULTILINE)[0]
+PAGE = Path(__file__).parents[2] / "docs" / "development" / "schemes.md"
+MODULE = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)[0]
 
 REGISTERED = """
 import sys
