@@ -352,7 +352,7 @@ class BasicTests:
         check_refused(judge(api, forwarded(), forged, basic()), 429)
 
     def test_store_that_is_away_is_503(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(api.store.database, "writer", None)  # until its end, when it is closed
+        monkeypatch.setattr(api.store.database.committer, "connection", None)  # until its end, when it is closed
         for fields in (basic(), Proof(nonce="x" * 40, uri="/a/b?c=d").headers()):
             answer = judge(api, forwarded(), fields)
             check_refused(answer, 503)

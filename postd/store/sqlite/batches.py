@@ -14,7 +14,7 @@ ROWS_MAX = 128
 
 
 class InsertRow(Struct, frozen=True):
-    """A write that inserts a row. Those of a batch with the same statement become one statement, which is cheaper.
+    """A write that inserts a row. Rows of a batch with the same statement become one statement, which is cheaper.
 
     Args:
         insert: the statement up to the values.
@@ -43,7 +43,7 @@ class Write(Struct, frozen=True):
     Args:
         run: changes the database.
         synced: whether its commit waits for the disk.
-        changes: those of the tables with cached results (`postd.store.sqlite.read_cache.TABLES`) that it may change.
+        changes: the tables with cached results (of `postd.store.sqlite.read_cache.TABLES`) that it may change.
     """
 
     run: Callable[[sqlite3.Connection], object]

@@ -41,7 +41,7 @@ class CommitDetector:
     def read(self) -> bytes:
         """Return a value that changes with each commit, of any process.
 
-        A header that is read while it is written differs from all others: it counts as a change.
+        A header that is read while it is written differs from every complete header: it counts as a change.
         """
         return self._memory[:_HEADER_BYTES]
 

@@ -3,17 +3,17 @@
 A read takes a few microseconds; a hop to a thread and back costs more. The reading connection therefore never waits for
 a lock: where another process has locked the whole file, a read is retried a few times and then fails.
 
-Writes are committed in a thread of their own, because they wait for the disk. Batches of rows that do not, such as the
-counts of Digest nonces, are committed on the reactor's thread, unless they would have to wait for another process or
-for a checkpoint. With the writer thread they take three times as much CPU time, because the two threads pass Python's
-lock to each other at each system call.
+Writes are committed in a thread of their own, because a commit waits for the disk. Batches of rows that are not synced,
+such as the counts of Digest nonces, are committed on the reactor's thread, unless the commit would have to wait for
+another process or for a checkpoint. In the writer thread such a batch takes three times as much CPU time, because the
+two threads pass Python's lock to each other at each system call.
 """
 
 import os
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import Any, TypeVar
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
@@ -27,14 +27,12 @@ from postd.store.failure_reporter import FailureReporter
 from postd.store.group_commit import GroupCommit, Outcome
 from postd.store.interface import OperationObserver, ignore_operation
 from postd.store.replaced_texts import ReplacedTexts
-from postd.store.sqlite.batches import InsertRow, Write, run_batch
-from postd.store.sqlite.commit_detector import CommitDetector
-from postd.store.sqlite.database_file import DatabaseFile, remaining_timeout_ms, transaction
+from postd.store.sqlite.batches import Write
+from postd.store.sqlite.committer import Committer
+from postd.store.sqlite.database_file import DatabaseFile
 from postd.store.sqlite.deleted_texts import DeletedTexts
-from postd.store.sqlite.errors import is_locked, store_error
-from postd.store.sqlite.file_locks import identity_of
+from postd.store.sqlite.errors import is_locked, unavailable
 from postd.store.sqlite.read_cache import TABLES, ReadCache
-from postd.store.sqlite.write_turn import WriteTurn
 from postd.store.sqlite.writer_thread import WriterThread
 
 T = TypeVar("T")
@@ -43,81 +41,64 @@ _RETRY_READ_AFTER_S = (0.01, 0.05, 0.2, 0.5)
 _RETRY_OPEN_AFTER_S = 0.5
 _CHECK_FILE_EVERY_S = 1
 
-_QUICK_ROWS_MAX = 32
-"""Limit on the rows of a batch that is committed on the reactor's thread."""
-
-_CHECKPOINT_FRAMES = 1000
-"""The length of the write-ahead log at which a commit makes a checkpoint (SQLite's default)."""
-
-_FRAMES_OF_A_ROW_MAX = 4
-"""Frames that a row of a batch adds to the log at most: pages of its table and its index, and their splits. Rows with
-random keys were measured to add 2.2 each, those of one nonce next to nothing."""
-
-_ALONE_TIMEOUT_MS = 100
-"""How long `run_on_file` waits for readers, while other processes cannot write."""
-
-
-class _WouldWaitError(Exception):
-    """A batch cannot be committed without waiting."""
-
 
 class SqliteDatabase:
     """A connection that reads, a connection that writes, and their file (`postd.store.interface.Lifecycle`).
 
-    Each second it checks that the file is still the one at its path; if a backup was restored there, it opens that.
+    Each second it checks that the open file is still at its path. If another file is there, such as a restored backup,
+    it opens that file.
 
     Args:
+        file: the file, which is not open yet.
         reactor: its clock times the waits; results come back on its thread.
         thread: runs the writes that may have to wait; by default a thread of its own.
-        upgrade: whether a file with an older schema is upgraded instead of refused.
         shared_memory: for `replaced_texts`, shared with other processes.
 
     Attributes:
         description: the store for the log and for messages.
         observer: is called with each read and write.
-        writer: the connection that writes, None while the file is not open. Used by the writer thread, and by the
-            reactor's thread while the writer thread is idle.
+        committer: commits the writes, by the connection that writes.
         reader: the connection that reads, None while the file is not open.
         write_queue: the writes that wait for their commit.
         file_check: calls `check_file` each second.
         service_keys: cache of the keys in this file; emptied when another file is opened.
-        deleted_texts: those that are to be removed from the file.
-        replaced_texts: those that listeners may still need.
+        deleted_texts: removes texts of deleted posts from unused space of the file.
+        replaced_texts: texts of replaced posts that listeners may still need.
     """
 
     _log = Logger()
 
     def __init__(
         self,
-        path: str,
+        file: DatabaseFile,
         *,
         reactor: IReactor,
         thread: WriterThread | None = None,
-        upgrade: bool = True,
         shared_memory: int | None = None,
     ) -> None:
-        self._file = DatabaseFile(path, upgrade=upgrade)
+        self._file = file
         self.observer: OperationObserver = ignore_operation
-        self.description = "sqlite:" + os.fsencode(path).decode(errors="backslashreplace")
+        self.description = "sqlite:" + os.fsencode(file.path).decode(errors="backslashreplace")
         self._reactor = reactor
         self._thread = thread or WriterThread(reactor)
-        self.writer: sqlite3.Connection | None = None
-        self.reader: sqlite3.Connection | None = None
-        self._write_turn: WriteTurn | None = None
-        self._commit_detector: CommitDetector | None = None
-        self.service_keys: dict[str, bytes] = {}
         self._cache = ReadCache()
+        self.committer = Committer(file, self._cache)
+        self.reader: sqlite3.Connection | None = None
+        self.service_keys: dict[str, bytes] = {}
         self._batch_reads = 0
         self.file_check = LoopingCall(self.check_file)
         self.file_check.clock = reactor
         self._opening: Deferred[None] | None = None
         self._has_started = False
-        self._not_open = f"{path}: not open yet"
-        self._replaced = f"{path}: it was moved, removed or replaced"
         self.deleted_texts = DeletedTexts(self.run_on_file, clock=reactor)
         self.replaced_texts = ReplacedTexts(shared_memory)
         self._reads, self._writes = (FailureReporter(self._log, what, reactor) for what in ("reading", "writing"))
         self.write_queue: GroupCommit[Write] = GroupCommit(self._commit, clock=reactor)
+
+    @property
+    def writer(self) -> sqlite3.Connection | None:
+        """The connection that writes, None while the file is not open."""
+        return self.committer.connection
 
     def prepare(self, *, create: bool = True) -> None:
         self._file.prepare(create=create)
@@ -131,7 +112,7 @@ class SqliteDatabase:
             self._opening = Deferred.fromCoroutine(self._retry_open(error.why))
             await self._opening
         self._has_started = True
-        self.deleted_texts.remove_later()  # those that a killed process has left
+        self.deleted_texts.remove_later()  # texts that a killed process has left
         self.file_check.start(_CHECK_FILE_EVERY_S, now=False)
 
     async def stop(self) -> None:
@@ -142,7 +123,7 @@ class SqliteDatabase:
             self._opening.addErrback(lambda _: None)
             self._opening.cancel()
         await self.write_queue.close()
-        self._not_open = f"{self.description}: closed"
+        self.committer.not_open = f"{self.description}: closed"
         self._close_reader()
         await self._thread.run(self._close)
         self._thread.stop()
@@ -154,7 +135,7 @@ class SqliteDatabase:
             StoreUnavailableError: as for `read`.
         """
         # The state is read before the query runs: a cached result is never older than the state it is cached for.
-        detector = self._commit_detector
+        detector = self.committer.detector
         state = detector.read() if detector is not None and self.reader is not None else None
         results = self._cache.results(table, state)
         if key in results:
@@ -180,17 +161,17 @@ class SqliteDatabase:
                 result = query(self.reader)
             except sqlite3.Error as error:
                 if wait_s is None or not is_locked(error):
-                    unavailable = self._unavailable(error)
-                    self._reads.failed(unavailable.why)
+                    failure = unavailable(error, self._file.path)
+                    self._reads.failed(failure.why)
                     self.observer("read", time.perf_counter() - began, failed=True)
-                    raise unavailable from None
+                    raise failure from None
             else:
                 self._reads.succeeded()
                 self.observer("read", time.perf_counter() - began, failed=False)
                 return result
             await deferLater(self._reactor, wait_s)
         self.observer("read", time.perf_counter() - began, failed=True)
-        raise StoreUnavailableError(self._not_open)
+        raise StoreUnavailableError(self.committer.not_open)
 
     async def read_batches(self, query: str, *, batch_size: int) -> AsyncIterator[list[Any]]:
         """Yield the rows of a query as of one moment, in batches; other work of the reactor runs in between.
@@ -199,7 +180,7 @@ class SqliteDatabase:
             StoreUnavailableError: as for `read`.
         """
         if self.reader is None:
-            raise StoreUnavailableError(self._not_open)
+            raise StoreUnavailableError(self.committer.not_open)
         self._batch_reads += 1
         try:
             # On a connection of its own: on the shared one, a running query would hold all other reads at its snapshot.
@@ -209,7 +190,7 @@ class SqliteDatabase:
                     yield batch
                     await deferLater(self._reactor, 0)
         except sqlite3.Error as error:
-            raise self._unavailable(error) from None
+            raise unavailable(error, self._file.path) from None
         finally:
             self._batch_reads -= 1
 
@@ -221,7 +202,7 @@ class SqliteDatabase:
         Args:
             write: changes the database, in a transaction that it may share with other writes.
             synced: False if the write may be lost in a power failure, but not with the process.
-            changes: those of the tables with cached results (`TABLES`) that it may change.
+            changes: the tables with cached results (of `TABLES`) that the write may change.
 
         Raises:
             StoreBusyError: the queue is full.
@@ -250,19 +231,9 @@ class SqliteDatabase:
         Raises:
             StoreUnavailableError: the file is not open, or SQLite failed.
         """
-
-        def in_thread() -> T:
-            if self.writer is None:
-                raise StoreUnavailableError(self._not_open)
-            try:
-                with transaction(self.writer):
-                    return work(self.writer)
-            except sqlite3.Error as error:
-                raise self._unavailable(error) from None
-
         if self.writer is None:  # the thread may not run either
-            raise StoreUnavailableError(self._not_open)
-        return await self._thread.run(in_thread)
+            raise StoreUnavailableError(self.committer.not_open)
+        return await self._thread.run(self.committer.run, work)
 
     async def run_on_file(self, work: Callable[[sqlite3.Connection, int], T]) -> T:
         """Run a function outside of a transaction, with the writing connection and a descriptor of the file.
@@ -272,46 +243,28 @@ class SqliteDatabase:
         Raises:
             StoreUnavailableError: the file is not open, or cannot be used.
         """
-
-        def in_thread() -> T:
-            if self.writer is None or self._write_turn is None:
-                raise StoreUnavailableError(self._not_open)
-            if not self._file_is_in_place():
-                raise StoreUnavailableError(self._replaced)
-            try:
-                with self._write_turn.turn():
-                    self._file.set_busy_timeout(self.writer, _ALONE_TIMEOUT_MS)
-                    return work(self.writer, self._write_turn.descriptor)
-            except sqlite3.Error as error:
-                raise self._unavailable(error) from None
-            except OSError as error:
-                raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
-
-        return await self._thread.run(in_thread)
+        return await self._thread.run(self.committer.run_on_file, work)
 
     def check_file(self) -> None:
-        """Stop reading a file that is no longer at its path; open the one that is there, or comes there."""
+        """Stop reading a file that is no longer at its path; open the file that is there, or is put there later."""
         if self.reader is not None and not self._file.is_in_place():
             self._close_reader()
-            self._not_open = self._replaced
+            self.committer.not_open = self._file.replaced
             self._opening = Deferred.fromCoroutine(self._reopen())
             self._opening.addErrback(self._reopen_failed)
 
     def _open(self, *, create: bool = False) -> None:
-        """Open the file at the path; if that is still open, only the reader. Another one is closed first.
+        """Open the file at the path; if that file is still open, open only the reader.
 
-        It is opened by a later call: requests that depend on the old file are refused meanwhile. The count of a nonce
-        must not get into another file than the one with its key.
+        If another file is open, this call only closes it, and a later call opens the file at the path: requests that
+        depend on the old file are refused meanwhile. The count of a nonce must be stored in the file that has its key.
         """
         if self.writer is not None and not self._file.is_in_place():
-            why = self._close_writer()
-            raise StoreUnavailableError(f"{self._replaced}; the old file stays open: {why}" if why else self._replaced)
+            why = "it is being exported" if self._batch_reads else self.committer.close()
+            replaced = self._file.replaced
+            raise StoreUnavailableError(f"{replaced}; the old file stays open: {why}" if why else replaced)
         if self.writer is None:
-            self.writer, held = self._file.open_writer(create=create)
-            self._write_turn = WriteTurn(held.file)
-            with suppress(OSError):
-                self._commit_detector = CommitDetector(held.path)
-            self._cache.clear()
+            self.committer.open(create=create)
             self.service_keys = {}
         # Last: from now on the reactor's thread serves requests.
         self.reader = self._file.open_reader()
@@ -323,9 +276,9 @@ class SqliteDatabase:
             StoreRefusedError: the file must not be used, and the store has never started.
         """
         while True:
-            if why != self._not_open:
+            if why != self.committer.not_open:
                 self._log.error("store not open: {why}; trying again", why=why)
-                self._not_open = why
+                self.committer.not_open = why
             await deferLater(self._reactor, _RETRY_OPEN_AFTER_S)
             try:
                 await self._thread.run(self._open)
@@ -342,7 +295,7 @@ class SqliteDatabase:
         try:
             await self._thread.run(self._open)
         except (StoreUnavailableError, StoreRefusedError):
-            await self._retry_open(self._replaced)
+            await self._retry_open(self._file.replaced)
         self.deleted_texts.remove_later()
         self._log.info("store: opened {path}", path=self._file.path)
 
@@ -355,81 +308,15 @@ class SqliteDatabase:
         if reader is not None:
             reader.close()
 
-    def _close_writer(self, *, stopping: bool = False) -> str:
-        """Close the file, after the reader (in the writer thread); return what `DatabaseFile.close_writer` does."""
-        if self._batch_reads and not stopping:
-            return "it is being exported"
-        if self.writer is not None and (why := self._file.close_writer(self.writer, stopping=stopping)):
-            return why
-        self.writer = self._write_turn = None
-        if self._commit_detector is not None:
-            self._commit_detector.close()
-            self._commit_detector = None
-        return ""
-
     def _close(self) -> None:
         """Close everything (in the writer thread, after its last batch)."""
         self._close_reader()
-        self._close_writer(stopping=True)
+        self.committer.close(stopping=True)
 
     def _commit(self, writes: Sequence[Write]) -> Deferred[Sequence[Outcome]]:
         """Commit a batch: on the reactor's thread if it does not have to wait there, else in the writer thread."""
-        if self._is_quick(writes):
-            with suppress(_WouldWaitError):
-                return succeed(self._commit_batch(writes, may_wait=False))
-        return self._thread.run(self._commit_batch, writes)
-
-    def _is_quick(self, writes: Sequence[Write]) -> bool:
-        """Return whether a batch can be committed now without waiting for the disk or for the writer thread."""
-        detector = self._commit_detector
-        if len(writes) > _QUICK_ROWS_MAX or detector is None or not self._thread.is_idle:
-            return False
-        if any(one.synced or not isinstance(one.run, InsertRow) for one in writes):
-            return False
-        frames, copied = detector.log_frames()
-        # A commit that restarts the log syncs it, and so does the checkpoint after one that makes it long.
-        return copied < frames < _CHECKPOINT_FRAMES - _FRAMES_OF_A_ROW_MAX * len(writes)
-
-    def _commit_batch(self, writes: Sequence[Write], *, may_wait: bool = True) -> Sequence[Outcome]:
-        """Commit a batch in one transaction.
-
-        Raises:
-            _WouldWaitError: it has to wait for another process, and may not.
-            StoreUnavailableError: it cannot be committed.
-        """
-        connection, write_turn, detector = self.writer, self._write_turn, self._commit_detector
-        if connection is None or write_turn is None:
-            raise StoreUnavailableError(self._not_open)
-        if not self._file_is_in_place():
-            raise StoreUnavailableError(self._replaced)
-        try:
-            self._file.set_synchronous(connection, synced=any(one.synced for one in writes))
-            with write_turn.turn(may_wait=may_wait) as waited_s:
-                if waited_s is None:
-                    raise _WouldWaitError
-                self._file.set_busy_timeout(connection, remaining_timeout_ms(waited_s) if may_wait else 0)
-                with transaction(connection, "BEGIN IMMEDIATE"):  # one that reads first cannot wait for a lock
-                    before = b"" if detector is None else detector.read()
-                    outcomes = run_batch(writes, connection)
-                    if not self._file_is_in_place():  # again, after seconds of waiting perhaps
-                        raise StoreUnavailableError(self._replaced)
-                if detector is not None:
-                    changes = {table for one in writes for table in one.changes}
-                    self._cache.note_commit(before, detector.read(), changes)
-                return outcomes
-        except sqlite3.Error as error:
-            if not may_wait and is_locked(error):
-                raise _WouldWaitError from None
-            raise self._unavailable(error) from None
-        except OSError as error:
-            raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
-
-    def _file_is_in_place(self) -> bool:
-        """Return whether the open file is the one at its path; writes to another file would be lost."""
-        held = self._file.held
-        return held is not None and identity_of(self._file.path) == held.file.identity
-
-    def _unavailable(self, error: sqlite3.Error) -> StoreUnavailableError:
-        """Return our error for one of SQLite. Once the store has started, even a refusal counts as temporary."""
-        ours = store_error(error, self._file.path)
-        return StoreUnavailableError(ours.why) if isinstance(ours, StoreRefusedError) else ours
+        if not writes[0].synced and self._thread.is_idle:
+            outcomes = self.committer.commit_at_once(writes)
+            if outcomes is not None:
+                return succeed(outcomes)
+        return self._thread.run(self.committer.commit, writes)

@@ -66,27 +66,24 @@ def transaction(
         raise
 
 
-def remaining_timeout_ms(waited_s: float) -> int:
-    """Return how long a write that has waited already may wait for the lock, in steps of 100 ms."""
-    return BUSY_TIMEOUT_MS - int(waited_s * 10) * 100
-
-
 class DatabaseFile:
     """A store's file.
 
     Args:
         synchronous: how durable a commit is (`PRAGMA synchronous`).
         upgrade: whether a file with an older schema is upgraded instead of refused.
+        unlinked: whether the file is removed from its path as soon as it is open.
 
     Attributes:
-        path: where it is looked for.
+        path: where the file is looked for.
         held: the file that was found there, None while none is open.
     """
 
     _log = Logger()
 
-    def __init__(self, path: str, *, synchronous: str = "FULL", upgrade: bool = True) -> None:
+    def __init__(self, path: str, *, synchronous: str = "FULL", upgrade: bool = True, unlinked: bool = False) -> None:
         self.path = path
+        self.unlinked = unlinked
         self.held: HeldFile | None = None
         self._synchronous = synchronous
         self._may_upgrade = upgrade
@@ -221,6 +218,11 @@ class DatabaseFile:
         held = self.held
         return held is not None and identity_of(self.path) == held.file.identity and held.is_in_place()
 
+    @property
+    def replaced(self) -> str:
+        """What an error says if the open file is no longer at its path."""
+        return f"{self.path}: it was moved, removed or replaced"
+
     def open_reader(self) -> sqlite3.Connection:
         """Open the file for reading, while a writer has it open. Reads never wait for a lock.
 
@@ -303,7 +305,7 @@ class DatabaseFile:
         return connection
 
     def _raise_moved(self) -> NoReturn:
-        raise StoreUnavailableError(f"{self.path}: it was moved, removed or replaced") from None
+        raise StoreUnavailableError(self.replaced) from None
 
     def _identify(self, connection: sqlite3.Connection) -> None:
         application = connection.execute("PRAGMA application_id").fetchone()[0]

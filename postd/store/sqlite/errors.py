@@ -1,4 +1,4 @@
-"""The errors of SQLite as those of a store."""
+"""Convert errors of SQLite into errors of a store."""
 
 import sqlite3
 
@@ -24,7 +24,7 @@ def is_locked(error: sqlite3.Error) -> bool:
 
 
 def store_error(error: sqlite3.Error, path: str) -> StoreRefusedError | StoreUnavailableError:
-    """Return the error of a store for one of SQLite: refused, full, or unavailable."""
+    """Return the error of a store for an error of SQLite: refused, full, or unavailable."""
     primary, name = _names(error)
     if primary in _FULL or name in _FULL:
         return StoreFullError(f"{path}: no space left ({name})")
@@ -33,6 +33,12 @@ def store_error(error: sqlite3.Error, path: str) -> StoreRefusedError | StoreUna
     if primary in _REFUSED:
         return StoreRefusedError(f"{path}: {_REFUSED[primary]} ({error})")
     return StoreUnavailableError(f"{path}: {error} ({name})")
+
+
+def unavailable(error: sqlite3.Error, path: str) -> StoreUnavailableError:
+    """Return the error of a store that has started for an error of SQLite: even a refusal counts as temporary."""
+    ours = store_error(error, path)
+    return StoreUnavailableError(ours.why) if isinstance(ours, StoreRefusedError) else ours
 
 
 def _names(error: sqlite3.Error) -> tuple[str, str]:

@@ -5,8 +5,8 @@ some as long as a database is open. Without them another process believes it is 
 write-ahead log or truncates the shared memory under this one. So a file that is opened here is closed only when no part
 of the process needs it, and never by the garbage collector.
 
-The locks here are "open file description locks": they belong to the descriptor, do not conflict with those of SQLite,
-and end with the process.
+The locks here are "open file description locks": they belong to the descriptor, do not conflict with the locks of
+SQLite, and end with the process.
 """
 
 import errno

@@ -119,7 +119,7 @@ class HeldFile:
         """Return whether bytes of the "-shm" file beside the database are locked."""
         try:
             with closing(SharedFile(f"{self.path}-shm", os.O_RDONLY)) as memory:
-                return any(memory.is_locked(one.exclusive) for one in ranges)
+                return any(memory.is_locked(places.exclusive) for places in ranges)
         except OSError:  # there is none, or SQLite cannot open it either
             return False
 
@@ -155,7 +155,7 @@ class HeldFile:
         return identity_of(self.path) != self.file.identity
 
     def is_in_place(self) -> bool:
-        """Return whether the database, and the two files beside it, are still those that SQLite has open."""
+        """Return whether the database, and the two files beside it, are still the files that SQLite has open."""
         return not self.was_moved() and all(identity_of(name) == identity for name, identity in self._log.items())
 
     def remove_log(self) -> None:

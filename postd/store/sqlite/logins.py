@@ -42,7 +42,7 @@ class SqliteLogins(StorePart[SqliteDatabase]):
 
     def __init__(self, database: SqliteDatabase) -> None:
         super().__init__(database)
-        # Bound once: these are called for each request.
+        # Bound once: each request calls these methods.
         self._read, self._read_cached, self._write = database.read, database.read_cached, database.write
 
     async def key(self, name: str) -> bytes:
@@ -205,7 +205,7 @@ def _insert_failures(connection: sqlite3.Connection, keys: Iterable[bytes], expi
 
 
 def _delete_reservation(connection: sqlite3.Connection, reservation: Reservation) -> None:
-    # Rows with the same key and expiry are interchangeable: one of them is deleted.
+    # Rows with the same key and expiry are interchangeable: any row of them is deleted.
     one = "SELECT number FROM failure WHERE key = ? AND expires = ? LIMIT 1"
     rows = [(_reserved(key), reservation.expires) for key in reservation.keys]
     connection.executemany(f"DELETE FROM failure WHERE number = ({one})", rows)  # noqa: S608 - only a constant

@@ -23,7 +23,7 @@ class SqlitePosts(StorePart[SqliteDatabase]):
 
     def __init__(self, database: SqliteDatabase) -> None:
         super().__init__(database)
-        # Bound once: these are called for each request.
+        # Bound once: each request calls these methods.
         self._read, self._read_cached, self._write = database.read, database.read_cached, database.write
 
     def version(self) -> Coroutine[Any, Any, Version]:
@@ -166,7 +166,7 @@ def _decode_change(row: _LogRow, recall: Callable[[int, bytes], str | None] | No
     """Return the change of a row of `_SELECT_LOG`, None if its text is gone.
 
     `recall` returns the text that a change has replaced or deleted, None if it is not known. Without it, a change is
-    returned only if no other one of its post followed.
+    returned only if no other change of its post followed.
     """
     revision, kind, post_id, text, following, tag = row
     if kind == ChangeKind.DELETED:

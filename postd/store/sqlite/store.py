@@ -16,10 +16,14 @@ from postd.store.sqlite.writer_thread import WriterThread
 
 
 class SqliteStore(SqlitePosts, SqliteLogins):
-    """A store in one SQLite file (`postd.store.interface.Store`); the arguments are those of `SqliteDatabase`."""
+    """A store in one SQLite file (`postd.store.interface.Store`).
+
+    The arguments are passed to `DatabaseFile` and `SqliteDatabase`.
+    """
 
     def __init__(self, path: str, *, reactor: IReactor, upgrade: bool = True, shared_memory: int | None = None) -> None:
-        super().__init__(SqliteDatabase(path, reactor=reactor, upgrade=upgrade, shared_memory=shared_memory))
+        file = DatabaseFile(path, upgrade=upgrade)
+        super().__init__(SqliteDatabase(file, reactor=reactor, shared_memory=shared_memory))
 
 
 class MemoryDatabase(SqliteDatabase):
@@ -31,7 +35,7 @@ class MemoryDatabase(SqliteDatabase):
     """
 
     def __init__(self, *, reactor: IReactor, thread: WriterThread | None = None) -> None:
-        super().__init__("memory:", reactor=reactor, thread=thread)
+        super().__init__(DatabaseFile("memory:", synchronous="OFF", unlinked=True), reactor=reactor, thread=thread)
         self.description = "memory:"
 
     def prepare(self, *, create: bool = True) -> None:  # noqa: ARG002 - it is created when it is opened
@@ -43,16 +47,13 @@ class MemoryDatabase(SqliteDatabase):
     def _open(self, *, create: bool = True) -> None:
         folder = tempfile.mkdtemp(prefix="postd-")
         try:
-            self._file = DatabaseFile(str(Path(folder) / "posts.db"), synchronous="OFF")
+            self._file.path = str(Path(folder) / "posts.db")
             super()._open(create=create)
         finally:
             shutil.rmtree(folder)
 
     def check_file(self) -> None:
         pass
-
-    def _file_is_in_place(self) -> bool:
-        return True
 
 
 class MemoryStore(SqlitePosts, SqliteLogins):

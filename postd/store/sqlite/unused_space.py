@@ -1,7 +1,7 @@
 """Find texts of deleted posts in the unused space of an SQLite file.
 
-With `secure_delete` SQLite overwrites what it deletes. But where it moves rows from a page to others, copies may stay
-behind in the page, and are not overwritten when the rows are deleted: with posts of all lengths, one or two of a
+With `secure_delete` SQLite overwrites what it deletes. But where it moves rows from a page to other pages, copies may
+stay behind in the page, and are not overwritten when the rows are deleted: with posts of all lengths, one or two of a
 thousand texts stay. Other programs may also delete without `secure_delete`. Only VACUUM writes the file anew.
 
 The file is read as it is, without a lock and without the write-ahead log. A page that is read while it is written may
@@ -47,7 +47,7 @@ def find_texts(descriptor: int, root: int) -> Iterator[bool]:
 
 
 def _free_pages(read: Callable[[int], bytes], first: int) -> Iterator[bytes]:
-    """Yield the unused space of the free pages: lists of their numbers, and the others."""
+    """Yield the unused space of the free pages: lists of their numbers, and the other free pages."""
     while first:
         page = read(first)
         first, count = struct.unpack_from(">II", page)

@@ -33,7 +33,7 @@ def keep_upgrade_copy(source: sqlite3.Connection, database: str, suffix: str) ->
     check_room(source, database)
     made = f"{database}{_UNFINISHED}{secrets.token_hex(8)}"
     try:
-        _copy(source, made, os.stat(database))  # noqa: PTH116 - as the paths here
+        _copy(source, made, os.stat(database))  # noqa: PTH116 - the paths here are text
         name = _move_into_place(made, f"{database}{suffix}")
     finally:
         Path(made).unlink(missing_ok=True)

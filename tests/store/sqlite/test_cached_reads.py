@@ -259,7 +259,7 @@ async def test_shared_memory_of_another_format_disables_the_cache(
     Path(f"{other}-shm").write_bytes(header)
     with pytest.raises(OSError, match="-shm"):
         CommitDetector(str(other))
-    monkeypatch.setattr("postd.store.sqlite.database.CommitDetector", lambda _: CommitDetector(str(other)))
+    monkeypatch.setattr("postd.store.sqlite.committer.CommitDetector", lambda _: CommitDetector(str(other)))
     store = await open_store(make_store)
     for n in range(3):
         await store.add_session(id_hash_of(n), make_session())

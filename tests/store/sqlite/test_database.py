@@ -23,6 +23,7 @@ from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.sqlite.commit_detector import CommitDetector
 from postd.store.sqlite.database import SqliteDatabase
+from postd.store.sqlite.database_file import DatabaseFile
 from postd.store.sqlite.logins import SqliteLogins
 from postd.store.sqlite.store import SqliteStore
 from postd.store.sqlite.writer_thread import WriterThread
@@ -355,7 +356,7 @@ class CountingThread(WriterThread):
 async def counted(path: Path) -> AsyncIterator[tuple[SqliteLogins, CountingThread]]:
     """A store of logins, and its thread. The write-ahead log is not empty: the first commit would have to sync it."""
     thread = CountingThread(reactor)
-    logins = SqliteLogins(SqliteDatabase(str(path), reactor=reactor, thread=thread))
+    logins = SqliteLogins(SqliteDatabase(DatabaseFile(str(path)), reactor=reactor, thread=thread))
     logins.prepare()
     await logins.start()
     await logins.key("any")

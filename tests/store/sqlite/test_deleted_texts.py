@@ -31,10 +31,10 @@ from tests.store.sqlite.older import make_older
 class Posts:
     """Posts in a database without threads, whose clock stands still until a test advances it."""
 
-    def __init__(self, make: Callable[..., SqliteDatabase], *place: str) -> None:
+    def __init__(self, make: Callable[..., SqliteDatabase], *file: DatabaseFile) -> None:
         self.clock = MemoryReactorClock()
         reactor = cast(IReactor, self.clock)
-        self.database = make(*place, reactor=reactor, thread=InlineThread(reactor))
+        self.database = make(*file, reactor=reactor, thread=InlineThread(reactor))
         self.store = SqlitePosts(self.database)
         self.store.prepare()
         result_of(self.store.start())
@@ -53,7 +53,7 @@ class Posts:
 
 @pytest.fixture
 def posts(path: Path) -> Iterator[Posts]:
-    opened = Posts(SqliteDatabase, str(path))
+    opened = Posts(SqliteDatabase, DatabaseFile(str(path)))
     yield opened
     opened.close()
 
@@ -162,7 +162,7 @@ def test_refused_change_plans_nothing(posts: Posts) -> None:
 
 
 def test_nothing_is_planned_after_the_last_write_of_a_stopped_store(path: Path) -> None:
-    posts = Posts(SqliteDatabase, str(path))
+    posts = Posts(SqliteDatabase, DatabaseFile(str(path)))
     posts.write(posts.store.add_post("deleted text"))
     deleting, stopping = (Deferred.fromCoroutine(one) for one in (posts.store.delete_post(1), posts.store.stop()))
     posts.wait(0)
@@ -210,7 +210,7 @@ def test_log_of_added_posts_is_not_emptied(posts: Posts, path: Path) -> None:
 def test_text_that_a_killed_process_left_in_the_log_is_removed(path: Path) -> None:
     """The log of the killed process is still used by another one, whose read keeps this one from emptying it."""
     with closing(sqlite3.connect(path)) as other:
-        killed = Posts(SqliteDatabase, str(path))
+        killed = Posts(SqliteDatabase, DatabaseFile(str(path)))
         killed.write(killed.store.add_post("deleted text"))
         killed.write(killed.store.delete_post(1))
         other.execute("BEGIN")
@@ -218,7 +218,7 @@ def test_text_that_a_killed_process_left_in_the_log_is_removed(path: Path) -> No
         killed.close()
         other.rollback()
         assert b"deleted text" in content_of(path.parent)
-        again = Posts(SqliteDatabase, str(path))
+        again = Posts(SqliteDatabase, DatabaseFile(str(path)))
         again.wait()
         assert b"deleted text" not in content_of(path.parent)
         again.close()
