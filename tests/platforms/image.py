@@ -1,7 +1,7 @@
 """Build the image of etc/Containerfile without a registry or a container engine, start it and send it requests.
 
 Its base is Debian 13 with its own Python, in place of the base in the Containerfile, which only a registry has. Needs
-root on Linux, debootstrap, and buildah, which builds and runs in chroots. CONTRIBUTING.md has the command.
+root on Linux, debootstrap, and buildah, which builds and runs in chroots. docs/development/tests.md has the command.
 """
 
 import argparse

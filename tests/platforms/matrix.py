@@ -3,7 +3,7 @@
 Each system is a folder that debootstrap makes once; each cell of the table runs in an overlay over it, in namespaces
 of its own, with the certificates of pip's settings. Results are stored by cell, with their commit, so that an
 interrupted run can be continued; cells of an earlier commit are run again, unless `--earlier` keeps them. Needs root on
-Linux, debootstrap, git, unshare, overlayfs, and port 8080 to be free. CONTRIBUTING.md has the command.
+Linux, debootstrap, git, unshare, overlayfs, and port 8080 to be free. docs/development/tests.md has the command.
 """
 
 import argparse
