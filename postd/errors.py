@@ -50,7 +50,7 @@ class _ReasonError(PostdError):
         self.why = why
 
 
-class InvalidTextError(_ReasonError):
+class InvalidTextError(_ReasonError, ValueError):
     """A text is not allowed in a post; `why` gives the reason in a sentence."""
 
 

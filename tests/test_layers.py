@@ -88,7 +88,7 @@ MAY_IMPORT = {
         "web",
     },
     "client": {"caching", "client", "errors", "model", "net", "protocol", "reactor"},
-    "testing": {"auth", "client", "daemon", "protect", "protocol", "reactor", "settings", "testing"},
+    "testing": {"auth", "client", "daemon", "errors", "protect", "protocol", "reactor", "settings", "testing"},
     "cli": {
         "auth",
         "cli",

@@ -1,7 +1,8 @@
 """An HTTP client for Twisted programs, based on treq. It reads no settings file.
 
 `PostClient` is the client of the post API. `AuthClient` is treq's client with credentials (`Basic`, `Digest`,
-`FormLogin`, `BearerFile`, `ClientCredentials` or `DPoP`), for any server with these schemes.
+`FormLogin`, `BearerFile`, `ClientCredentials` or `DPoP`), for any server with these schemes. An argument that cannot be
+used raises a `ValueError` (`ConfigError` or `InvalidTextError`), a request that fails a `ClientError`.
 """
 
 from postd.client.auth import Auth, AuthClient, Basic, Digest, FormLogin
@@ -10,6 +11,7 @@ from postd.client.errors import ClientError, NoAnswerError, ProblemError, SignIn
 from postd.client.posts import PostClient, SeenPost
 from postd.client.tokens import BearerFile, ClientCredentials
 from postd.client.watching import Reset, Watch
+from postd.errors import ConfigError, InvalidTextError
 from postd.model import Change, ChangeKind, Post
 from postd.protocol.dpop_proof import DPoPKey
 
@@ -22,10 +24,12 @@ __all__ = [
     "ChangeKind",
     "ClientCredentials",
     "ClientError",
+    "ConfigError",
     "DPoP",
     "DPoPKey",
     "Digest",
     "FormLogin",
+    "InvalidTextError",
     "NoAnswerError",
     "Post",
     "PostClient",

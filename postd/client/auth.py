@@ -48,8 +48,12 @@ class _Password(Struct, frozen=True):
 class Basic(_Password, frozen=True):
     """User name and password, sent with each request (RFC 7617).
 
+    Example::
+
+        print(Basic("alice", "wonderland"))  # Basic('alice')
+
     Raises:
-        ConfigError: control characters in one of them, or a colon in the name.
+        ConfigError: a control character in the name or the password, or a colon in the name.
     """
 
     def __post_init__(self) -> None:
@@ -61,18 +65,30 @@ class Basic(_Password, frozen=True):
 class Digest(_Password, frozen=True):
     """User name and password for Digest: client and server prove that they know the password (RFC 7616, qop=auth).
 
-    The password is not sent. Of MD5 and SHA-256 the stronger one that the server offers is used.
+    The password is not sent. The client uses SHA-256 if the server offers it, MD5 otherwise.
+
+    Example::
+
+        async with AuthClient(reactor, "http://127.0.0.1:8080", Digest("alice", "wonderland")) as client:
+            response = await client.get("http://127.0.0.1:8080/digest")
+            print(await response.text())  # Success: alice
 
     Raises:
-        ConfigError: control characters in one of them.
+        ConfigError: a control character in the name or the password.
     """
 
 
 class FormLogin(_Password, frozen=True):
     """User name and password for postd's sign-in form; requests carry the session cookie.
 
+    Example::
+
+        async with AuthClient(reactor, "http://127.0.0.1:8080", FormLogin("alice", "wonderland")) as client:
+            response = await client.get("http://127.0.0.1:8080/home")
+            print(response.code)  # 200
+
     Raises:
-        ConfigError: control characters in one of them.
+        ConfigError: a control character in the name or the password.
     """
 
 
@@ -93,10 +109,16 @@ class AuthClient(HTTPClient):
     """treq's client with credentials for the requests to one origin: `await client.get(url)`.
 
     Requests by treq's own functions, `treq.get(url, agent=client.agent)`, carry the credentials too. Requests to other
-    origins, also those of redirects, do not. Nothing is sent before the first request. A request fails with
+    origins do not, even after a redirect. Nothing is sent before the first request. A request fails with
     `SignInError` if no token is available or if the server does not prove that it knows the password; refused
     credentials are a response with status 401. treq's `timeout` limits a request; a connection that receives nothing
     for `postd.client.connection_pool.SILENT_MAX_S` is closed in any case.
+
+    Example::
+
+        async with AuthClient(reactor, "http://127.0.0.1:8080", Basic("alice", "wonderland")) as client:
+            response = await client.get("http://127.0.0.1:8080/post")
+            print(await response.json())  # []
 
     Args:
         url: any URL of the origin.
@@ -104,10 +126,11 @@ class AuthClient(HTTPClient):
         plaintext: allow passwords and tokens over plain http to other machines.
         repeats: whether a request without a body that got no response on a kept connection is sent again on another;
             with `DPoP`, on any connection, with a new proof.
-        agent: sends the requests, in place of connections of the client's own; such as one of a test, in memory.
+        agent: sends the requests, in place of connections of the client's own, such as an agent in memory in a test.
 
     Raises:
-        ConfigError: `url` is no http or https URL, a secret would be sent in plain text, or `ca_file` cannot be used.
+        ConfigError: `url` is no http or https URL, a secret would be sent in plain text, or `auth` or `ca_file` cannot
+            be used.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -177,7 +200,7 @@ def _make_authenticator(auth: Auth, origin: str, agent: IAgent, reactor: IReacto
             proofs = Proofs(key)
             return DPoPAuthenticator(_make_source(token_source, reactor, ca_file, proofs), proofs)
         case _:
-            raise TypeError(f"{type(auth).__name__} is none of the credentials of postd.client")
+            raise ConfigError("auth", f"{type(auth).__name__} is none of the credentials of postd.client")
 
 
 def _make_source(
@@ -189,7 +212,7 @@ def _make_source(
         case ClientCredentials():
             return GrantedTokens(source, reactor=reactor, ca_file=ca_file, proofs=proofs)
         case _:
-            raise TypeError(f"{type(source).__name__} is no source of tokens for DPoP")
+            raise ConfigError("DPoP", f"{type(source).__name__} is no source of tokens")
 
 
 def origin_of(url: str) -> str:

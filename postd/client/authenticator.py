@@ -20,13 +20,13 @@ from postd.client.responses import read_body
 from postd.net.http_client import drop, root_cause, split_origin
 
 BODY_MAX_BYTES = 1024 * 1024
-"""The largest body that is buffered for a retry; one of unknown length is not buffered either."""
+"""The largest body that is buffered for a retry; a body of unknown length is not buffered either."""
 
 ATTEMPTS_MAX = 4
 """How often a request is sent at most: challenged, stale nonce, new session, and one more."""
 
 _REPEATABLE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"DELETE", b"TRACE"})
-"""The methods whose requests are sent again after a broken connection: those that Twisted's connection pool repeats."""
+"""Requests with these methods are sent again after a broken connection, as Twisted's connection pool does it."""
 
 DRAIN_MAX_S = 3.0
 """How long the rest of a discarded response is read, so that its connection can be reused."""
@@ -68,7 +68,9 @@ class Authenticator(ABC):
 
 @implementer(IAgent)
 class AuthAgent:
-    """Adds credentials to requests to one origin; passes on all others, and those with an `Authorization`, unchanged.
+    """Adds credentials to requests to one origin.
+
+    Requests to other origins, and requests that have an `Authorization` already, are passed on unchanged.
 
     Args:
         origin: any URL of the origin.

@@ -22,7 +22,7 @@ SILENT_MAX_S = 75.0
 
 
 class ConnectionPool:
-    """The connections of a client; the arguments are those of `postd.client.auth.AuthClient`.
+    """The connections of a client; its arguments are described at `postd.client.auth.AuthClient`.
 
     Raises:
         ConfigError: `ca_file` cannot be used.
@@ -57,8 +57,8 @@ class ConnectionPool:
         (self._open.add if is_open else self._open.discard)(connection)
         if not self._open:
             waiting, self._waiting = self._waiting, []
-            for one in waiting:
-                one.callback(None)
+            for waiter in waiting:
+                waiter.callback(None)
 
 
 class _Connection(ProtocolWrapper):

@@ -18,9 +18,15 @@ from postd.protocol.dpop_proof import DPoPKey
 class DPoP(Struct, frozen=True):
     """Access tokens that are of use only with a key: each request carries a proof of the key (RFC 9449).
 
+    Example::
+
+        credentials = DPoP(BearerFile("token"), load_dpop_key("key.pem"))
+        async with AuthClient(reactor, "https://api.example", credentials) as client:
+            ...  # each `await client.get(url)` sends the token, and a new proof
+
     Args:
-        token_source: where the tokens are from. Those of `ClientCredentials` are requested with a proof, too, so that
-            the issuer binds them to the key; one in a `BearerFile` has to be bound to it already.
+        token_source: the source of the tokens. A token of `ClientCredentials` is requested with a proof, too, so that
+            the issuer binds it to the key; a token in a `BearerFile` has to be bound to the key already.
         key: the key, of `load_dpop_key` or `DPoPKey.generate`.
     """
 
@@ -30,6 +36,10 @@ class DPoP(Struct, frozen=True):
 
 def load_dpop_key(path: str) -> DPoPKey:
     """Read a key from a file, as `DPoPKey.decode` decodes it.
+
+    Example::
+
+        print(load_dpop_key("key.pem").algorithm)  # ES256
 
     Raises:
         ConfigError: the file cannot be read, or has no such key.
@@ -79,5 +89,5 @@ class DPoPAuthenticator(Authenticator):
 
 def _asks_for_nonce(response: Any) -> bool:
     challenges = decode_challenges(response.headers.getRawHeaders(b"WWW-Authenticate", []))
-    asks = any(one.scheme == "dpop" and one.parameters.get("error") == USE_NONCE for one in challenges)
+    asks = any(found.scheme == "dpop" and found.parameters.get("error") == USE_NONCE for found in challenges)
     return response.code == 401 and asks

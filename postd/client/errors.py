@@ -20,23 +20,31 @@ class NoAnswerError(ClientError):
 
 
 class UnusableAnswerError(ClientError):
-    """A response that is not one of postd: another server, or a broken proxy."""
+    """A response that does not come from postd: another server, or a broken proxy."""
 
 
 class SignInError(ClientError):
     """Authentication failed: password refused, no token available, or the server did not prove its identity.
 
     Args:
-        passing: whether a retry may succeed: the server or the issuer is temporarily unavailable.
+        temporary: whether a retry may succeed: the server or the issuer is temporarily unavailable.
     """
 
-    def __init__(self, why: str, *, passing: bool = False) -> None:
+    def __init__(self, why: str, *, temporary: bool = False) -> None:
         super().__init__(why)
-        self.passing = passing
+        self.temporary = temporary
 
 
 class ProblemError(ClientError):
     """A response that reports an error (RFC 9457).
+
+    Example::
+
+        async with PostClient(reactor, "http://127.0.0.1:8080", Digest("alice", "wonderland")) as posts:
+            try:
+                await posts.get(99)
+            except ProblemError as problem:
+                print(problem.status, problem.title)  # 404 Not Found
 
     Args:
         title: the kind of problem.

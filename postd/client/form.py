@@ -83,7 +83,7 @@ class FormAuthenticator(Authenticator):
             case 429:
                 raise SignInError("too many sign-ins have failed; try again later")
             case code:
-                raise SignInError(f"the sign-in form answers {code}", passing=code in {502, 503, 504})
+                raise SignInError(f"the sign-in form answers {code}", temporary=code in {502, 503, 504})
 
     async def close(self) -> None:
         # A refused session may still be live: it may lack the right for one resource only.
@@ -106,4 +106,4 @@ class FormAuthenticator(Authenticator):
 
 
 def _raise_timeout(_: object, seconds: float) -> NoReturn:
-    raise SignInError(f"the sign-in form: no response within {seconds:.0f} s", passing=True)
+    raise SignInError(f"the sign-in form: no response within {seconds:.0f} s", temporary=True)

@@ -63,13 +63,22 @@ class Response(Struct, frozen=True):
 class PostClient:
     """The posts of a server. Use it by `async with`, or call `close`.
 
+    Example::
+
+        async with PostClient(reactor, "http://127.0.0.1:8080", Digest("alice", "wonderland")) as posts:
+            post_id = await posts.add("Hello")
+            post = await posts.get(post_id)
+            await posts.update(post_id, "Hello again", if_match=post.etag)
+            async for post in posts.list():
+                print(post.id, post.post)  # 1 Hello again
+
     A request that is safe to repeat is retried when the connection breaks or the server is temporarily unavailable: at
     most `ATTEMPTS_MAX` attempts, each begun within `RETRY_WINDOW_S` of the first. A server that cannot be connected to
     at the first attempt is not retried. All methods raise:
 
     - `ProblemError`: the server answers with an error.
     - `NoAnswerError`: there is no response.
-    - `UnusableAnswerError`: the response is not one of postd.
+    - `UnusableAnswerError`: the response does not come from postd.
     - `SignInError`: no credentials are available.
 
     Args:
@@ -176,7 +185,7 @@ class PostClient:
         await self._request("DELETE", self._url(post_id), None, fields, missing_is_success=True)
 
     def watch(self, *, after: int | None = None, **options: Any) -> Watch:
-        """Return the changes from now on, or after a revision; `options` are those of `Watch`."""
+        """Return the changes from now on, or after a revision; `options` are passed to `Watch`."""
         watch = Watch(self._reactor, self.http.agent, f"{self._list_url}/events", after=after, **options)
         self._watches.add(watch)
         watch.on_close = self._watches.discard
@@ -226,7 +235,7 @@ class PostClient:
                 # A server that was never reachable is not retried.
                 error, is_retryable = failed, repeats and was_reachable
             except SignInError as failed:
-                error, is_retryable = failed, failed.passing
+                error, is_retryable = failed, failed.temporary
             if not is_retryable or self._closed or attempt == ATTEMPTS_MAX or self._reactor.seconds() + wait_s > ends:
                 raise error
             await deferLater(self._reactor, wait_s)

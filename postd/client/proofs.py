@@ -25,7 +25,7 @@ class Proofs:
         self._nonces: dict[tuple[bytes, bytes, int], str] = {}
 
     def make(self, method: str, url: str, token: str | None = None) -> str:
-        """Make a proof for one transmission of a request; the arguments are those of `make_proof`."""
+        """Make a proof for one transmission of a request; the arguments are passed to `make_proof`."""
         nonce = self._nonces.get(split_origin(url.encode("ascii")))
         return make_proof(self._key, method=method, url=url, now=time.time(), token=token, nonce=nonce)
 

@@ -112,7 +112,14 @@ class BearerAuthenticator(Authenticator):
 
 
 class BearerFile(Struct, frozen=True):
-    """An access token in the first line of a file, which another program renews."""
+    """An access token in the first line of a file, which another program renews.
+
+    Example::
+
+        async with AuthClient(reactor, "http://127.0.0.1:8080", BearerFile("token")) as client:
+            response = await client.get("http://127.0.0.1:8080/post")
+            print(response.code)  # 200
+    """
 
     path: str
 
@@ -146,6 +153,12 @@ class TokenFile(TokenSource):
 
 class ClientCredentials(Struct, frozen=True):
     """Access tokens from an issuer by the client credentials grant (RFC 6749 §4.4).
+
+    Example::
+
+        credentials = ClientCredentials("https://issuer.example", "our-client", "client-secret", scope="read")
+        async with AuthClient(reactor, "https://api.example", credentials) as client:
+            ...  # the first `await client.get(url)` requests a token
 
     Args:
         issuer: the issuer identifier, an https URL (http for loopback only).
@@ -250,7 +263,7 @@ class GrantedTokens(TokenSource):
             self._metadata = None  # the endpoint may have moved
             raise SignInError(f"{self._issuer}: {error}") from None
         except FetchError as error:
-            raise SignInError(f"{self._issuer}: {error}", passing=True) from None
+            raise SignInError(f"{self._issuer}: {error}", temporary=True) from None
         self._token = self._decode(fetched)
 
     async def _discover(self) -> Mapping[str, Any]:
@@ -262,7 +275,7 @@ class GrantedTokens(TokenSource):
                 return decode_document((await self._fetcher.get(oauth)).content, self._issuer)
             except (UnusableError, MetadataError):
                 # Most issuers have OpenID Connect metadata: its error is the helpful one.
-                raise UnusableError(f"{openid}: {error}") from None
+                raise SignInError(f"{self._issuer}: {openid}: {error}") from None
 
     async def _request(self, endpoint: str, metadata: Mapping[str, Any], secret: str) -> Fetched:
         """Return the response of the token endpoint; one that asks for a nonce gets one more request (RFC 9449 §8)."""

@@ -61,6 +61,14 @@ class Watch:
 
     A program that reads too slowly pauses the stream. The server may then disconnect it, and the watch resumes.
 
+    Example::
+
+        async with PostClient(reactor, "http://127.0.0.1:8080", Digest("alice", "wonderland")) as posts:
+            await posts.add("Hello")
+            async for change in posts.watch(after=0):
+                print(change.kind, change.post)  # added Hello
+                break
+
     Args:
         after: the revision after which to begin; None for now.
         on_wait: called with the reason of a disconnection and the seconds until the next attempt.
@@ -203,7 +211,7 @@ def _is_retryable(error: ClientError) -> bool:
         case ProblemError():
             return error.status in _RETRYABLE
         case SignInError():
-            return error.passing
+            return error.temporary
     return False
 
 

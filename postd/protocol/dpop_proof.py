@@ -33,10 +33,15 @@ _JTI_BYTES = 16
 class DPoPKey(Struct, frozen=True):
     """A private key for proofs.
 
+    Example::
+
+        key = DPoPKey.generate()
+        print(DPoPKey.decode(key.encode_pem()).thumbprint == key.thumbprint)  # True
+
     Args:
         algorithm: the name of the algorithm that signs (RFC 7518 §3.1, RFC 8037 §3.1).
         jwk: the public key, a JWK with its required members alone.
-        private: the private key, one of joserfc's.
+        private: the private key, a key of joserfc.
     """
 
     algorithm: str
@@ -79,7 +84,7 @@ class DPoPKey(Struct, frozen=True):
 
     @classmethod
     def _of(cls, native: Any, algorithm: object) -> Self:
-        """Return the key for one of cryptography's; `algorithm` is what a JWK names, if it does."""
+        """Return the key for a private key of cryptography; `algorithm` is what a JWK names, if it does."""
         private: Any
         algorithms: tuple[str, ...]
         match native:
@@ -151,7 +156,7 @@ def _decode_pem(content: bytes) -> Any:
 
 
 def _decode_jwk(entry: Mapping[str, Any]) -> Any:
-    """Return the private key of a JWK, as one of cryptography's."""
+    """Return the private key of a JWK, as a key of cryptography."""
     key_class = _KEY_CLASSES.get(str(entry.get("kty")))
     if key_class is None:
         raise ValueError("is a JWK whose kty is not EC, OKP or RSA")

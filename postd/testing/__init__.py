@@ -6,13 +6,15 @@ Rules of this package:
   managers, and have `start` and `stop`, so that `stop` can be a cleanup of a `TestCase`.
 - Nothing outlives `stop`: no port, connection, thread or timer, which `trial` would report.
 - It is for tests alone: passwords are hashed cheaply, and keys are new in each run.
+- `ConfigError` and `SignInError` are the errors of `postd.client`.
 
 docs/how-to/testing.md has complete test files.
 """
 
+from postd.client import ConfigError, SignInError
 from postd.testing.credentials import basic, bearer, write_users
 from postd.testing.issuer import Issuer
 from postd.testing.posts import PostServer
 from postd.testing.serving import Server
 
-__all__ = ["Issuer", "PostServer", "Server", "basic", "bearer", "write_users"]
+__all__ = ["ConfigError", "Issuer", "PostServer", "Server", "SignInError", "basic", "bearer", "write_users"]

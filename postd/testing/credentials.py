@@ -22,6 +22,11 @@ def write_users(path: str | os.PathLike[str], passwords: Mapping[str, str], *, r
 
     It has bcrypt hashes of the lowest cost, and the hashes for Digest. An existing file is replaced.
 
+    Example::
+
+        users = write_users("users", {"alice": "wonderland"})
+        protection = Protection(reactor, users=users)
+
     Args:
         path: `TestCase.mktemp()`, for example, or a path below pytest's `tmp_path`.
         passwords: the password of each user, at most 72 bytes.
@@ -43,10 +48,20 @@ def write_users(path: str | os.PathLike[str], passwords: Mapping[str, str], *, r
 
 
 def basic(user: str, password: str) -> Fields:
-    """Return an `Authorization` field with Basic credentials (RFC 7617)."""
+    """Return an `Authorization` field with Basic credentials (RFC 7617).
+
+    Example::
+
+        print(basic("alice", "wonderland"))  # {'Authorization': 'Basic YWxpY2U6d29uZGVybGFuZA=='}
+    """
     return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode("ascii")}
 
 
 def bearer(token: str) -> Fields:
-    """Return an `Authorization` field with an access token (RFC 6750 §2.1)."""
+    """Return an `Authorization` field with an access token (RFC 6750 §2.1).
+
+    Example::
+
+        print(bearer("a-token"))  # {'Authorization': 'Bearer a-token'}
+    """
     return {"Authorization": f"Bearer {token}"}

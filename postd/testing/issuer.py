@@ -22,6 +22,13 @@ class Issuer(Server):
 
     It serves its metadata (OpenID Connect Discovery 1.0 §4) and its keys (RFC 7517).
 
+    Example::
+
+        async with Issuer(reactor) as issuer, Protection(reactor, issuers=[issuer.trusted()]) as protection:
+            async with Server(reactor, protection.protect(resource, "bearer")) as server:
+                response = await server.client().get(server.url, headers=bearer(issuer.sign(sub="bob")))
+                print(response.code)  # 200
+
     Args:
         reactor: the running reactor.
         audience: the value of `aud` in its tokens.
@@ -42,8 +49,8 @@ class Issuer(Server):
         """Return an access token (RFC 9068 §2): one for `alice` that is accepted, but for the given claims.
 
         Args:
-            claims: any, such as `sub="bob"`, `scope="read"` or `exp=0`; those of the accepted token are `iss`, `aud`,
-                `sub`, `iat` and `exp`. One that is None is left out.
+            claims: any claims, such as `sub="bob"`, `scope="read"` or `exp=0`; the accepted token has `iss`, `aud`,
+                `sub`, `iat` and `exp`. A claim that is None is left out.
         """
         now = int(time.time())
         defaults = {"iss": self.url, "aud": self.audience, "sub": "alice", "iat": now, "exp": now + LIFETIME_S}

@@ -5,6 +5,7 @@ from typing import Any
 
 from postd.client import Auth, PostClient
 from postd.daemon.server import ServerParts
+from postd.errors import ConfigError, StoreRefusedError
 from postd.reactor import ServiceClock
 from postd.settings.loading import refuse_unknown, settings_from
 from postd.settings.schema import Settings
@@ -16,14 +17,19 @@ class PostServer(FactoryServer):
 
     All settings apply, except `listen`, `workers`, `admin`, `hosts` and `[log] file`.
 
+    Example::
+
+        async with PostServer(reactor, limits={"body": "4KiB"}) as server:
+            print(await server.posts().add("Hello"))  # 1
+
     Args:
         reactor: the running reactor.
         toml: settings, as in a settings file; relative paths are relative to the working directory.
         on_port: as for `postd.testing.Server`.
-        settings: further ones by name, such as `users="PATH"` or `api={"write": ["digest"]}`.
+        settings: further settings by name, such as `users="PATH"` or `api={"write": ["digest"]}`.
 
     Raises:
-        ConfigError: a setting cannot be used.
+        ConfigError: a setting cannot be used; `start` raises it if the store cannot be used.
         tomllib.TOMLDecodeError: `toml` is not TOML.
     """
 
@@ -35,8 +41,11 @@ class PostServer(FactoryServer):
         super().__init__(reactor, self._parts.site, on_port=on_port)
 
     async def start(self) -> None:
-        self._parts.store.prepare()
-        await self._parts.store.start()
+        try:
+            self._parts.store.prepare()
+            await self._parts.store.start()
+        except StoreRefusedError as error:
+            raise ConfigError("settings: store", error.why) from None
         self._parts.authentication.start()
         await super().start()
 

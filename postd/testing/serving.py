@@ -96,8 +96,8 @@ class FactoryServer:
 
         Args:
             user: the name in the user file.
-            password: likewise.
-            path: that of the form, the `sign_in` of a `Protection`.
+            password: the password in the user file.
+            path: the path of the form, the `sign_in` of a `Protection`.
 
         Raises:
             SignInError: the form does not begin a session.
@@ -122,10 +122,14 @@ class FactoryServer:
 class Server(FactoryServer):
     """Serves the resources of an application, by a stock `twisted.web.server.Site`, for the length of a test.
 
-    It is an asynchronous context manager. In a `setUp` of `trial` its `stop` is a cleanup:
+    It is an asynchronous context manager. In a `setUp` of `trial`, call `await server.start()`, and then
+    `self.addCleanup(server.stop)`.
 
-        await server.start()
-        self.addCleanup(server.stop)
+    Example::
+
+        async with Server(reactor, resource) as server:
+            response = await server.client().get(server.url)
+            print(response.code)  # 200
 
     Args:
         reactor: the running reactor, also for connections in memory.

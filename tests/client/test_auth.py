@@ -252,7 +252,7 @@ async def test_wrong_password_is_reported() -> None:
 
 @ensureDeferred
 @pytest.mark.parametrize(
-    ("sent", "expected", "passing"),
+    ("sent", "expected", "temporary"),
     [
         (make_response(429), "too many sign-ins have failed", False),
         (make_response(503), "answers 503", True),
@@ -261,11 +261,11 @@ async def test_wrong_password_is_reported() -> None:
     ],
     ids=["429", "503", "404", "no cookie"],
 )
-async def test_failed_sign_in_is_reported(sent: bytes, expected: str, *, passing: bool) -> None:
+async def test_failed_sign_in_is_reported(sent: bytes, expected: str, *, temporary: bool) -> None:
     async with serving(lambda _: sent) as server, sign_in(server.url) as client:
         error: SignInError = await error_of(get(client), SignInError)
         assert expected in str(error)
-        assert error.passing is passing
+        assert error.temporary is temporary
 
 
 @ensureDeferred

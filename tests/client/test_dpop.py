@@ -468,8 +468,8 @@ def test_plain_http_to_another_machine_is_refused(tmp_path: Path) -> None:
     assert "DPoP would be sent in clear text" in str(caught.value)
 
 
-def test_other_source_is_a_type_error() -> None:
-    with pytest.raises(TypeError):
+def test_source_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigError):
         AuthClient(REACTOR, "http://127.0.0.1", DPoP("a-token", KEY))  # type: ignore[arg-type] # the error under test
 
 

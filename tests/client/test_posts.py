@@ -352,9 +352,9 @@ def test_url_that_is_no_origin_is_refused(url: str) -> None:
     assert "\n" not in str(refused.value)
 
 
-def test_credentials_of_another_kind_are_a_type_error() -> None:
+def test_credentials_of_another_kind_are_refused() -> None:
     credentials: Any = ("a", "secret")  # as treq takes them
-    with pytest.raises(TypeError, match="tuple is none of the credentials"):
+    with pytest.raises(ConfigError, match="tuple is none of the credentials"):
         PostClient(REACTOR, "https://posts.example", credentials)
 
 

@@ -217,12 +217,12 @@ async def test_unreadable_secret_is_reported(tmp_path: Path) -> None:
 
 
 @ensureDeferred
-async def test_unavailable_issuer_is_a_passing_error(tmp_path: Path) -> None:
+async def test_unavailable_issuer_is_a_temporary_error(tmp_path: Path) -> None:
     fake_issuer = FakeIssuer()
     async with running(tmp_path, fake_issuer, FakeResourceServer()) as (client, issuer):
         await issuer.stop()
         error: SignInError = await error_of(get(client), SignInError)
-        assert error.passing
+        assert error.temporary
 
 
 @ensureDeferred

@@ -15,8 +15,7 @@ from twisted.internet.task import deferLater
 from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
-from postd.client import Digest, SignInError
-from postd.errors import ConfigError
+from postd.client import ConfigError, Digest, SignInError
 from postd.protect import Protection, identity
 from postd.reactor import IReactor
 from postd.testing import Issuer, PostServer, Server, basic, bearer, write_users
@@ -154,6 +153,14 @@ async def test_server_takes_all_schemes_by_settings(tmp_path: Path) -> None:
 def test_wrong_settings_are_refused(settings: Any) -> None:
     with pytest.raises(ConfigError, match="settings"):
         PostServer(REACTOR, **settings)
+
+
+@ensureDeferred
+async def test_store_that_cannot_be_used_is_a_wrong_setting(tmp_path: Path) -> None:
+    (tmp_path / "posts.db").write_text("not a database")
+    server = PostServer(REACTOR, store=f"sqlite:{tmp_path}/posts.db")
+    with pytest.raises(ConfigError, match=r"settings: store: .*not an SQLite database"):
+        await server.start()
 
 
 @pytest.mark.parametrize("users", [{"a:b": "x"}, {"alice": ""}])
