@@ -5,7 +5,7 @@ The reactor is passed as an argument; only `tap` and `cli.run_async` import the 
 
 - The reactor's, which `use_monotonic_clock` makes independent of the wall clock: all durations and timers.
 - `ServiceClock`: dates that postd makes and compares itself.
-- `time.time`, the wall clock: dates that others make, such as those in tokens, and dates that people read.
+- `time.time`, the wall clock: dates that other programs make, such as the dates in tokens, and dates that people read.
 """
 
 import time
@@ -41,7 +41,7 @@ class IReactor(
     def sigInt(number: int, frame: FrameType | None = None) -> None:  # noqa: N805 - an interface has no self
         """Handle SIGINT: stop the reactor once it runs, then end the process by this signal (`ReactorBase`)."""
 
-    def sigTerm(number: int, frame: FrameType | None = None) -> None:  # noqa: N805 - likewise
+    def sigTerm(number: int, frame: FrameType | None = None) -> None:  # noqa: N805 - an interface has no self
         """As `sigInt`, for SIGTERM."""
 
 
@@ -57,8 +57,8 @@ def use_monotonic_clock(reactor: Any) -> None:
 
 
 _since_boot = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
-"""The seconds since the machine was booted. They go on while it is suspended, unlike those of `time.monotonic`, which
-the kernel measures timeouts by: a session must not last longer by that time."""
+"""The seconds since the machine was booted, also while it is suspended. `time.monotonic`, by which the kernel measures
+timeouts, stands still meanwhile: by that clock, a session would last longer."""
 
 
 @implementer(IReactorTime)

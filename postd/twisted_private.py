@@ -63,7 +63,7 @@ def close_without_shutdown(port: Any) -> None:
     """Let a port only close its descriptor in the end.
 
     A shutdown would end the socket for all processes that share it. Twisted leaves it out for TCP sockets that it has
-    adopted, and has no option for others.
+    adopted, and has no option for other sockets.
     """
     port._shouldShutdown = False
 
@@ -110,7 +110,7 @@ def complete_endpoints() -> None:
 
 
 def join_trust_roots(*roots: Any) -> Any:
-    """Return the union of several trust roots, such as those of `platformTrust` and `trustRootFromCertificates`.
+    """Return the union of several trust roots, such as the roots of `platformTrust` and `trustRootFromCertificates`.
 
     `twisted.internet.ssl` makes each of them, but cannot combine them; the interface has a private name.
     """
@@ -249,7 +249,7 @@ def send_only_write(transport: Any) -> bool:
 
 
 NoPushProducer = _NoPushProducer
-"""A producer that does nothing, for transports that cannot pause, such as those of tests."""
+"""A producer that does nothing, for transports that cannot pause, such as the transports of tests."""
 
 
 # Authentication

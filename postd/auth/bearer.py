@@ -312,7 +312,7 @@ class BearerChecker(Checker):
     async def _introspect(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:
         """Introspect an opaque token; count a failure if all issuers refuse it.
 
-        No failure is counted if an issuer is unavailable, because the token may be from that one.
+        No failure is counted if an issuer is unavailable, because the token may be from that issuer.
         """
         introspectors = [
             (issuer, issuer.introspector) for issuer in self._issuers.values() if issuer.introspector is not None
@@ -341,7 +341,7 @@ _Introspectors = Sequence[tuple[Issuer, Introspector]]
 
 
 def _cached(introspectors: _Introspectors, token: str) -> _Accepted | None:
-    """Return a token that one of the issuers accepted a short time ago."""
+    """Return a token that an issuer accepted a short time ago."""
     for issuer, introspector in introspectors:
         cached = introspector.cached(token)
         if cached is not None:

@@ -226,7 +226,7 @@ def check_lengths(credentials: PasswordCredentials) -> None:
     """Check that a name and a password are short enough to be normalized, which could take a second.
 
     Raises:
-        Refused: one of them is longer than any.
+        Refused: the name or the password is longer than any valid one.
     """
     if len(credentials.username) > NAME_MAX_BYTES or len(credentials.password) > PASSWORD_MAX_CHARS:
         raise refused(credentials, "longer than any name or password")

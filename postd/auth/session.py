@@ -14,11 +14,11 @@ from postd.protocol.session import Session, hash_session_id, make_session, make_
 from postd.store.interface import LoginStore
 
 _CANDIDATES_MAX = 32
-"""How many session identifiers a request may have: a browser sends one, unless a neighboring site has set others."""
+"""How many session identifiers a request may have: a browser sends one, unless a neighboring site has set more."""
 
 
 class Fingerprints(Protocol):
-    """The accounts that may have sessions, such as those of `postd.auth.users.UserDirectory`."""
+    """The accounts that may have sessions, such as the accounts of `postd.auth.users.UserDirectory`."""
 
     def fingerprint(self, name: str) -> bytes | None:
         """Return the fingerprint of an account, None if there is no such account. A session stores it, and ends when

@@ -1,6 +1,7 @@
 """Checks user names with passwords by any `twisted.cred` checker of `IUsernamePassword`, such as `FilePasswordDB`.
 
-The throttle counts its failures like those of `postd.auth.password`. Nothing is cached: the checker is asked each time.
+The throttle counts its failures like failures of `postd.auth.password`. Nothing is cached: the checker is called each
+time.
 """
 
 from typing import Any, TypeVar
@@ -73,7 +74,7 @@ class StockChecker(Checker):
 
         Raises:
             Refused: the login failed or is anonymous, the name or the password is not UTF-8 text or too long, or the
-                account's name has a colon, as those of tokens' owners have.
+                account's name has a colon, as the names of tokens' owners have.
             TooManyFailuresError: the throttle does not admit the attempt.
             LoginsBusyError: the checker has not answered before the attempt's reservation expired, or was stopped.
             StoreUnavailableError: the throttle's counts cannot be read or written.

@@ -105,7 +105,7 @@ def _key(kind: bytes, *parts: bytes) -> bytes:
 
 
 class Throttle:
-    """Admits attempts to log in, and counts those that fail, in a store.
+    """Admits attempts to log in, and counts failed attempts in a store.
 
     Args:
         store: keeps the counts, for all workers and nodes.

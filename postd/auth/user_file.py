@@ -192,7 +192,7 @@ def _check_realm(realm: str) -> None:
 
 
 def set_account(content: bytes, account: Account) -> bytes:
-    """Return a user file with an account added, or replaced if the file has one of its name.
+    """Return a user file with an account added, or replaced if the file has an account of its name.
 
     Every other line stays the same, to the byte. `content` is as for `decode_users`.
     """

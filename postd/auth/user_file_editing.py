@@ -1,6 +1,6 @@
 """Edits the user file under a lock and atomically, in a folder that may be another user's (reference: Command line).
 
-Root edits files in folders of other users, where a symbolic link to one of root's files would have root read and
+Root edits files in folders of other users, where a symbolic link to a file of root would have root read and
 replace that file. The path is therefore resolved one component at a time, each opened relative to the folder before it,
 so that the file checked is the file used (reference: Safe by default).
 """

@@ -30,14 +30,14 @@ def list_sessions(*, loaded: LoadedSettings) -> None:
     accounts = load_accounts(loaded.settings.users) if loaded.settings.users else None
     fingerprints = {name: fingerprint_of(account) for name, account in (accounts or {}).items()}
     live = [
-        one
-        for one in use_store(loaded, lambda store: store.list_sessions())
-        if one.expires > now and (accounts is None or fingerprints.get(one.username) == one.fingerprint)
+        session
+        for session in use_store(loaded, lambda store: store.list_sessions())
+        if session.expires > now and (accounts is None or fingerprints.get(session.username) == session.fingerprint)
     ]
     rows: list[tuple[str, ...]] = [("user", "since", "last seen", "ends unless used", "ends at the latest")]
-    rows += [
-        (printable(one.username), *map(_format_time, (one.created, one.seen, one.expires, one.ends))) for one in live
-    ]
+    for session in live:
+        times = session.created, session.seen, session.expires, session.ends
+        rows.append((printable(session.username), *map(_format_time, times)))
     click.echo("\n".join(format_table(rows)) if live else "no sessions")
 
 

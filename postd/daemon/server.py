@@ -56,11 +56,11 @@ class ServerParts:
     Args:
         loaded: the settings.
         clock: the clock of the dates in the store.
-        shared_memory: for the store, if it is one of several workers.
+        shared_memory: for the store, if this process is a worker of several.
 
     Attributes:
         settings: the current settings; a reload replaces them.
-        authentication: likewise.
+        authentication: the authentication, which a reload replaces.
         store, events, site, tally: the other parts, which a reload keeps.
 
     Raises:

@@ -130,11 +130,13 @@ def _log_ready(
     operations.log_hosts()
     _log.info(
         "postd ready: {addresses}; store {store}; {rules}{workers}{admin}",
-        addresses=", ".join(one.url for one in listeners),
+        addresses=", ".join(listener.url for listener in listeners),
         store=store,
         rules="; ".join(f"{what} {', '.join(schemes)}" for what, schemes in settings.access_rules.items()),
         workers=f"; {workers} workers" if workers > 1 else "",
-        admin=f"; admin {', '.join(one.url for one in operations.admin_listeners)}" if settings.admin.listen else "",
+        admin=f"; admin {', '.join(admin.url for admin in operations.admin_listeners)}"
+        if settings.admin.listen
+        else "",
     )
 
 
@@ -147,7 +149,7 @@ def _abort_start(reactor: IReactor, why: str) -> None:
 
 
 def _read_again(read: Callable[[], LoadedSettings], before: LoadedSettings, reactor: IReactor) -> LoadedSettings:
-    """Read the settings again, and also check those that need a restart, so that the next start succeeds.
+    """Read the settings again, and also check settings that need a restart, so that the next start succeeds.
 
     Raises:
         ConfigError: something in them cannot be used.

@@ -18,7 +18,7 @@ def describe_hosts(settings: Settings, *, local: bool, admin: bool = False) -> s
     """Return a description of the hosts that a listener serves (`postd.front.allowed_hosts`).
 
     Args:
-        settings: those in force.
+        settings: the settings in force.
         local: whether only this machine can reach the listener.
         admin: whether it is an admin listener.
     """

@@ -23,7 +23,7 @@ def startup_imports(settings: Settings) -> Iterator[None]:
 
     - Garbage collection is off during the imports, and skips the imported objects afterwards.
     - Twisted is imported as if `h2` were not installed: the server has HTTP/1.1 alone.
-    - Unless `needs_tls`, likewise without pyOpenSSL, which Twisted can do without (its extra `tls`).
+    - Unless `needs_tls`, pyOpenSSL is not imported either; Twisted works without it (its extra `tls`).
 
     Both can be imported afterwards, for an issuer that comes with a reload: modules that use pyOpenSSL call
     `complete_endpoints`. Other modules of Twisted stay without TLS: transports have no `startTLS`, the reactor has no

@@ -63,7 +63,7 @@ def main() -> int:
     try:
         service = make_worker(
             settings,
-            [InheritedSocket(**one) for one in start_message["sockets"]],
+            [InheritedSocket(**fields) for fields in start_message["sockets"]],
             start_message["memory"],
             callbacks=StartCallbacks(partial(parent.send, "accepting"), partial(parent.send, "ready"), fail),
             clock_offset_s=start_message["clock"],

@@ -46,7 +46,7 @@ class WorkerPool(Service):
         loaded: the settings; replacements get the same ones, even if the settings file has changed since.
         callbacks: each is called once, when its event has happened in all workers.
         prepare_reload: checks other settings; may raise ConfigError.
-        clock: the one that the clocks of all workers are to agree with.
+        clock: the clock that the clocks of all workers are to agree with.
     """
 
     _log = Logger()
@@ -155,7 +155,7 @@ class WorkerPool(Service):
         message = {
             "number": number,
             **_encode_settings(self._loaded),
-            "sockets": [asdict(one) for one in inherited],
+            "sockets": [asdict(socket) for socket in inherited],
             "memory": memory,
             "clock": self._clock.offset_s,
         }

@@ -1,8 +1,8 @@
 """The table from exceptions to error responses.
 
-Errors of the API are problem details (RFC 9457), all others plain text, or a page for clients that prefer HTML; 421 is
-always problem details (reference: Post API). A response contains only the texts here and, in the API, the client's own
-input: no traceback, file path or version.
+Errors of the API are problem details (RFC 9457), all other errors plain text, or a page for clients that prefer HTML;
+421 is always problem details (reference: Post API). A response contains only the texts here and, in the API, the
+client's own input: no traceback, file path or version.
 """
 
 from collections.abc import Mapping

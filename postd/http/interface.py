@@ -15,7 +15,7 @@ from postd.protocol.http1.head import Fields
 
 
 class NativeRequest:
-    """The base of requests that have the interface of `Request`; others are adapted (`postd.http.stock_request`)."""
+    """The base of requests with the interface of `Request`; stock requests are adapted (`postd.http.stock_request`)."""
 
     is_shielded = False
 
@@ -24,7 +24,7 @@ class Request(Protocol):
     """A request whose body is complete, and its response.
 
     Attributes:
-        method, uri, path: those of the request line; `path` without the query.
+        method, uri, path: method and target of the request line, and the target without its query.
         fields: the field lines of the head by name, in Twisted's spelling, read-only.
         body: its body.
         route: the URL rule that matches the path, for log and metrics.
@@ -94,7 +94,7 @@ class Request(Protocol):
         """Return whether the connection itself uses TLS."""
 
     def add_header(self, name: bytes, value: bytes) -> None:
-        """Add a field to the response, also to an error; others of that name stay."""
+        """Add a field to the response, also to an error; other fields of that name stay."""
 
     def setHeader(self, name: bytes, value: bytes) -> None:
         """Set a field of the response of a twisted.web resource."""

@@ -1,7 +1,7 @@
 """Redaction of requests for the log, by allow-list (reference: Log).
 
 Clients put passwords and tokens anywhere, in any encoding. So a part of a request is logged only if it is a route, a
-number or an existing file, or if it matches one of a few patterns (an origin, a product of `User-Agent`). The rest of a
+number or an existing file, or if it matches a pattern (an origin, a product of `User-Agent`). The rest of a
 field becomes one `[N bytes]`, where N is its length as sent.
 """
 
@@ -80,9 +80,9 @@ def _show_query(target: bytes) -> str:
     _, question, query = target.partition(b"?")
     if not question:  # a target in absolute form
         return ""
-    shown = [one for one in query.split(b"&", EXAMINED_PARAMETERS_MAX) if _PARAMETER.fullmatch(one)]
-    rest = len(query) - sum(len(one) + 1 for one in shown)
-    return "?" + "&".join([one.decode("ascii") for one in shown] + [_count(rest)] * (rest >= 0))
+    shown = [part for part in query.split(b"&", EXAMINED_PARAMETERS_MAX) if _PARAMETER.fullmatch(part)]
+    rest = len(query) - sum(len(part) + 1 for part in shown)
+    return "?" + "&".join([part.decode("ascii") for part in shown] + [_count(rest)] * (rest >= 0))
 
 
 def show_referer(referer: bytes) -> str:

@@ -37,7 +37,7 @@ class Response(Struct, frozen=True):
     Args:
         status: the HTTP status.
         head: status line and header fields, each ending in CRLF. Fields that depend on the request are added when it
-            is sent: `Date`, `Connection`, and those set on the request.
+            is sent: `Date`, `Connection`, and fields set on the request.
         body: the body of a GET; `Content-Length` in `head` is its length.
     """
 
@@ -100,7 +100,7 @@ def make_no_content(headers: Mapping[bytes, bytes]) -> Response:
 
 
 def make_not_modified(headers: Mapping[bytes, bytes]) -> Response:
-    """Return a 304 response; `headers` are those of the 200 response (RFC 9110 §15.4.5)."""
+    """Return a 304 response; `headers` are the headers of the 200 response (RFC 9110 §15.4.5)."""
     return Response(304, _encode_head(HTTPStatus.NOT_MODIFIED, headers))
 
 

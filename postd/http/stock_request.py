@@ -18,7 +18,7 @@ from postd.protocol.host import client_network
 
 
 def adapt(request: Any) -> Request:
-    """Return a request with the interface of `Request`: itself, or an adapter of one of a stock site."""
+    """Return a request with the interface of `Request`: the request itself, or an adapter of a stock site's request."""
     return cast(Request, request if isinstance(request, NativeRequest) else StockRequest(request))
 
 

@@ -18,7 +18,7 @@ REQUEST_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 """Upper bounds of the buckets of request durations, in seconds; one more bucket counts longer ones."""
 
 STORE_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""Upper bounds of the buckets of store operations, likewise."""
+"""Upper bounds of the buckets of store operations, in seconds."""
 
 METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH"})
 """Methods that are counted under their own name."""
@@ -38,7 +38,7 @@ class Metrics(Struct):
     Attributes:
         counters: totals that only grow; they remain when their process has ended.
         histograms: the count of each bucket, then the sum in seconds; they remain, too.
-        gauges: current values; those of several processes are added up.
+        gauges: current values; the values of several processes are added up.
         maxima: current values; the largest of several processes counts.
     """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from postd.protocol.host import is_loopback
 
 KINDS = ("tcp", "tcp6", "ssl", "tls", "unix", "systemd", "haproxy")
-"""The kinds of endpoints that a server accepts, of those that Twisted has."""
+"""The kinds of Twisted's endpoints that a server accepts."""
 
 ALLOWED = f"an endpoint such as tcp:8080:interface=127.0.0.1; kinds: {', '.join(KINDS)}"
 """The allowed endpoints, for error messages."""

@@ -44,7 +44,7 @@ def read_certificate(description: str, where: str) -> "Certificate":
     """Read the key and certificate files that a TLS endpoint names.
 
     Raises:
-        ConfigError: one of them cannot be read or used.
+        ConfigError: the key or the certificate cannot be read or used.
     """
     _, certificate = bind_endpoint(description, make_unused_factory(), DryRunReactor(), where)
     assert certificate is not None

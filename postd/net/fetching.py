@@ -6,7 +6,7 @@ treq makes the requests, with these limits:
   aborted, so that a host that hangs keeps none.
 - Size: `CONTENT_MAX_BYTES` of content, which may not be compressed, and `RECEIVED_MAX_BYTES` of the whole response.
 - Redirects: of GET only, at most `REDIRECTS_MAX`, and only within the same origin.
-- TLS: verified against the platform's trust roots, and those of `ca_file`.
+- TLS: verified against the platform's trust roots, and the roots in `ca_file`.
 """
 
 from collections.abc import Collection, Coroutine, Mapping
@@ -61,7 +61,7 @@ class RepeatFilter:
 class Fetched(Struct, frozen=True):
     """A response: its body, header fields, and its status: 200, to a POST also 400.
 
-    The header fields are those of its freshness, and the lines of `DPoP-Nonce` (RFC 9449 §8).
+    Of the header fields it has `Cache-Control` and `Age`, and the lines of `DPoP-Nonce` (RFC 9449 §8).
     """
 
     content: bytes

@@ -144,7 +144,7 @@ class _WrappedEndpoint:
 
 
 def _load_roots(file: str) -> Any:
-    """Return the platform's trust roots with those of a PEM file."""
+    """Return the platform's trust roots with the roots in a PEM file."""
     try:
         text = Path(file).read_bytes()
         blocks = [_BEGIN + block for block in text.split(_BEGIN)[1:]]

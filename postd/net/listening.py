@@ -129,7 +129,7 @@ def local_addresses(listeners: Iterable[Listener]) -> frozenset[tuple[str, int]]
     A connection whose local address is one of them came through such a listener: a port that is bound to one address
     cannot be bound to all addresses, too.
     """
-    addresses: list[Any] = [one.port.getHost() for one in listeners if one.loopback_only]
+    addresses: list[Any] = [listener.port.getHost() for listener in listeners if listener.loopback_only]
     return frozenset((address.host, address.port) for address in addresses)
 
 
@@ -140,7 +140,7 @@ def pause_accepting(listeners: Sequence[Listener]) -> None:
 
 
 def resume_accepting(listeners: Sequence[Listener]) -> None:
-    """Accept connections again, those in the backlog first."""
+    """Accept connections again, first the connections in the backlog."""
     for listener in listeners:
         listener.port.startReading()
 
@@ -160,7 +160,7 @@ def accept_backlog_and_close(listeners: Sequence[Listener]) -> None:
 def take_over_socket_locks(listeners: Sequence[Listener]) -> None:
     """Write this process's number to the lock files of UNIX sockets; twistd forks after they were bound.
 
-    Otherwise another server that starts would take the locks for those of a dead process, and take over the sockets.
+    Otherwise another server that starts would treat the locks as left by a dead process, and take over the sockets.
     """
     for listener in listeners:
         lock = getattr(listener.port, "lockFile", None)
@@ -174,7 +174,8 @@ def take_over_socket_locks(listeners: Sequence[Listener]) -> None:
 
 async def close(listeners: Sequence[Listener]) -> None:
     """Close ports while the reactor runs."""
-    await gatherResults([maybeDeferred(one.port.stopListening).addErrback(_force_close, one.port) for one in listeners])
+    ports = [listener.port for listener in listeners]
+    await gatherResults([maybeDeferred(port.stopListening).addErrback(_force_close, port) for port in ports])
 
 
 def _force_close(failure: Failure, port: tcp.Port) -> None:
@@ -209,12 +210,12 @@ def adopt_sockets(
         ConfigError: the key or the certificate of an endpoint cannot be used any more.
     """
     listeners: list[Listener] = []
-    for one in sockets:
+    for inherited in sockets:
         # Sockets of systemd are known to the parent only.
-        description = re.sub(r"^((?:haproxy:)*)systemd:.*", r"\1tcp:0", one.description, flags=re.DOTALL)
-        port, certificate = bind_endpoint(description, factory, AdoptingReactor(one, reactor), where)
+        description = re.sub(r"^((?:haproxy:)*)systemd:.*", r"\1tcp:0", inherited.description, flags=re.DOTALL)
+        port, certificate = bind_endpoint(description, factory, AdoptingReactor(inherited, reactor), where)
         poll_together(port, reactor)
-        listeners.append(Listener(one.description, port, certificate))
+        listeners.append(Listener(inherited.description, port, certificate))
     return listeners
 
 

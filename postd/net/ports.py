@@ -39,7 +39,7 @@ class InheritedSocket(Struct, frozen=True):
 
 
 class BindingReactor(DryRunReactor):
-    """The reactor that endpoints are given to bind new sockets, or to adopt those of systemd."""
+    """The reactor that endpoints are given to bind new sockets, or to adopt sockets of systemd."""
 
     def __init__(self, reactor: IReactor) -> None:
         self._reactor: Any = reactor

@@ -5,8 +5,8 @@ Departures from stock Twisted, whose parsers are used:
 - A header of version 1 has at most 107 bytes, with its CRLF. After `PROXY UNKNOWN` the rest of the line is ignored
   (§2.1): the addresses of the connection itself count, as for LOCAL and UNSPEC of version 2 (§2.2).
 - A malformed header closes the connection, also where a parser fails on it with `ValueError`.
-- So does an address that is neither IPv4 nor IPv6: it would be used unchecked in the log and in the counts of failed
-  logins, and a UNIX address could pass for a trusted peer.
+- An address that is neither IPv4 nor IPv6 closes the connection, too: it would be used unchecked in the log and in the
+  counts of failed logins, and a UNIX address could pass for a trusted peer.
 - A header may arrive in pieces of any size.
 - A client may half-close the connection; stock Twisted closes it, and the client loses its responses.
 - The client certificate of the connection belongs to the proxy, so the client that the header names has none.
@@ -57,7 +57,7 @@ class ProxyProtocolEndpoint:
 
 @implementer(IHalfCloseableProtocol)
 class _ProxiedConnection(ProtocolWrapper):
-    """A connection whose peer and host are those of its PROXY header."""
+    """A connection whose peer and host are the addresses in its PROXY header."""
 
     _addresses: ProxyAddresses | None = None
 

@@ -28,7 +28,7 @@ from postd.twisted_private import complete_endpoints
 complete_endpoints()
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20"
-"""The cipher suites of TLS 1.2, those with DHE only where the endpoint has `dhParameters`. TLS 1.3 has its own."""
+"""The cipher suites of TLS 1.2. DHE is used only where the endpoint has `dhParameters`. TLS 1.3 has its own suites."""
 
 NO_CHAIN = -2
 """The depth of verification with which OpenSSL does not look for issuers. -1 is its default of 100, and with 0 it
@@ -86,7 +86,8 @@ class _AskingConnection(SSL.Connection):
     def do_handshake(self) -> None:
         super().do_handshake()
         shown = [self.get_peer_certificate(), *(self.get_peer_cert_chain() or ())]
-        if sum(len(crypto.dump_certificate(crypto.FILETYPE_ASN1, one)) for one in shown if one) > CHAIN_MAX_BYTES:
+        encoded = [crypto.dump_certificate(crypto.FILETYPE_ASN1, certificate) for certificate in shown if certificate]
+        if sum(map(len, encoded)) > CHAIN_MAX_BYTES:
             raise SSL.Error([("", "", "the client's certificates are too long")])
 
 

@@ -54,7 +54,7 @@ AT_ONCE_MAX_BYTES = 64 * 1024
 before it pauses the producer. Otherwise a long response would be sent in one turn to a client that keeps up."""
 
 HELD_MAX = 32
-"""How many connections hold a response until those that are readable, too, are read: about 2 MiB at most."""
+"""How many connections hold a response until all readable connections are read: about 2 MiB at most."""
 
 _HUNG_UP = EPOLLERR | EPOLLHUP
 
@@ -83,7 +83,7 @@ class Polled(Protocol):
 
 @implementer(IReadDescriptor)
 class Poller:
-    """Polls the connections of a port when the reactor calls it, and has the queue of those with output to send."""
+    """Polls the connections of a port when the reactor calls it, and has the queue of connections with output."""
 
     def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
@@ -115,7 +115,7 @@ class Poller:
                 self._reactor.removeReader(self)
 
     def add(self, connection: Polled) -> None:
-        """Let a connection send at the end of this turn, or, if its output is long, when those before it have sent."""
+        """Let a connection send at the end of this turn; with long output, after the connections queued before it."""
         self._written.append(connection)
         if not self.holding:
             self._send_later()
@@ -213,7 +213,7 @@ class _PolledConnection(FileDescriptor):
             self._at_once_left = AT_ONCE_MAX_BYTES
             try:
                 reason = self.doRead()
-            except BaseException as error:  # noqa: BLE001 - of the protocol; the reactor does not stop for these, either
+            except BaseException as error:  # noqa: BLE001 - the error ends this connection only
                 _log.failure("{connection}: could not be read", connection=self.logPrefix())
                 reason = error
         elif event & _HUNG_UP:
@@ -233,7 +233,7 @@ class _PolledConnection(FileDescriptor):
             else:
                 self.stopWriting()  # `connectionLost` does so after calls of the producer, which may fail
                 self.connectionLost(reason)
-        except BaseException:  # noqa: BLE001 - likewise
+        except BaseException:  # noqa: BLE001 - the error ends this connection only
             _log.failure("{connection}: could not be closed", connection=self.logPrefix())
 
     def connectionLost(self, reason: Failure) -> None:
@@ -251,7 +251,7 @@ class _PolledConnection(FileDescriptor):
             and not self._events & EPOLLOUT
             and self.connected
             and not (self.disconnecting or self.TLS)
-            and (self.producer is None or self.streamingProducer)  # others wait for a call after each piece
+            and (self.producer is None or self.streamingProducer)  # a pull producer waits for a call after each piece
         ):
             if not self._poller.holding:
                 try:
@@ -292,7 +292,7 @@ class _PolledConnection(FileDescriptor):
             if reason is None and not self._is_written and buffered_bytes(self) > 0:
                 self._poll_for(self._events | EPOLLOUT)
                 self._pause_producer()
-        except BaseException as error:  # noqa: BLE001 - of the producer, likewise
+        except BaseException as error:  # noqa: BLE001 - an error of the producer drops its connection only
             _log.failure("{connection}: could not send", connection=self.logPrefix())
             reason = error
         self._is_sending = False

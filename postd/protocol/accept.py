@@ -48,7 +48,7 @@ _decode_cached = lru_cache(_CACHE_MAX)(_decode)
 
 
 def prefers_html(value: bytes) -> bool:
-    """Return whether a value of `Accept` prefers `text/html` to `text/plain`, as those of browsers do for pages.
+    """Return whether a value of `Accept` prefers `text/html` to `text/plain`, as browsers do for pages.
 
     Several field lines are one value, joined by commas. Parameters other than weights are ignored; of duplicates the
     higher weight counts. A value with a malformed weight, or longer than `VALUE_MAX_BYTES`, is ignored.

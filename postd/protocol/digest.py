@@ -82,7 +82,7 @@ def response_hash(parameters: DigestResponse, ha1: str, method: str) -> str:
     With an empty `method` it is `rspauth`, the server's proof (§3.5; spec: Digest).
 
     Args:
-        parameters: those sent, or to be sent; their own `response` is not used.
+        parameters: the parameters of the field that was sent or is to be sent; `response` among them is not used.
         ha1: H(A1).
         method: the method of the request.
     """
@@ -188,7 +188,7 @@ def choose_challenge(challenges: Iterable[Challenge]) -> DigestChallenge | None:
 
     Challenges without `qop="auth"` are skipped: a response to them could be replayed.
     """
-    usable = [usable for one in challenges if (usable := _read_challenge(one)) is not None]
+    usable = [usable for challenge in challenges if (usable := _read_challenge(challenge)) is not None]
     return max(usable, key=lambda one: [*HASHES].index(one.algorithm), default=None)
 
 

@@ -18,13 +18,13 @@ from postd.protocol.jwk import KeySetError, SigningKey, decode_key
 from postd.protocol.jwt import Jwt, TokenError, decode_date, decode_signed, is_type
 
 PROOF_MAX_BYTES = 8 * 1024
-"""The longest proof; those of clients have some 500 bytes."""
+"""The longest proof; proofs of real clients have some 500 bytes."""
 
 PROOF_LIFETIME_S = 60.0
 """How long a proof may be used after its `iat`, without the clock skew."""
 
 KEYS_MAX = 1024
-"""How many keys of clients are cached, some 2 KiB each; only those that an accepted token is bound to."""
+"""How many keys of clients are cached, some 2 KiB each; only keys that an accepted token is bound to."""
 
 _PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 _THUMBPRINT_MEMBERS: Mapping[str, tuple[str, ...]] = {
@@ -53,7 +53,7 @@ class Proof(Struct, frozen=True):
 
     @property
     def id(self) -> bytes:
-        """16 bytes that identify its `jti` among those of all keys."""
+        """16 bytes that identify its `jti` among the proofs of all keys."""
         text = f"{self.thumbprint} {self.jwt.claims['jti']}"
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()[:16]
 
@@ -63,7 +63,7 @@ class Proof(Struct, frozen=True):
         """Check the proof for a request (RFC 9449 §4.3); whether its `jti` is new is not checked.
 
         Until the signature is verified nothing costs more than hashing the token. URLs are normalized only after that:
-        those of 6 KiB take milliseconds, and anyone who has seen a proof could send its key with another `htu`.
+        URLs of 6 KiB take milliseconds, and anyone who has seen a proof could send its key with another `htu`.
 
         Args:
             method: the request's.
@@ -167,7 +167,7 @@ def _is_same_url(sent: object, url: str) -> bool:
     if sent == url:
         return True
     try:
-        normalized, wanted = (URL.from_text(one).normalize() for one in (sent, url))
+        normalized, wanted = (URL.from_text(text).normalize() for text in (sent, url))
     except (ValueError, UnicodeError):
         return False
     return bool(normalized == wanted)

@@ -3,7 +3,7 @@
 Each part is deflated separately and ends with a full flush (RFC 1951 §3.2.4; zlib's `Z_FULL_FLUSH`): it can be sent at
 once and inflated without the parts before it, and all parts in a row are one stream. No compressor, of about 270 KB, is
 kept between parts, so slow clients cost little memory. A part that is kept can be sent in any stream: the CRC-32 of a
-stream is combined from those of its parts.
+stream is combined from the checksums of its parts.
 """
 
 import zlib

@@ -110,7 +110,7 @@ def check_proxy(text: str) -> str:
     """Return an IP address or network, normalized, or `"unix"`: a peer on a UNIX socket.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: it is neither an address nor a network.
     """
     try:
         return text if text == "unix" else str(ipaddress.ip_network(text))

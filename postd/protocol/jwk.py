@@ -61,7 +61,7 @@ class SigningKey(Struct, frozen=True):
 
 
 class KeySet(Struct, frozen=True):
-    """The usable keys of an issuer, and the reasons why others were left out."""
+    """The usable keys of an issuer, and the reasons why other keys were left out."""
 
     keys: tuple[SigningKey, ...]
     left_out: tuple[str, ...] = ()

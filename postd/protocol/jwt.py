@@ -39,7 +39,7 @@ _NOT_IN_ACCESS_TOKENS = frozenset({"nonce", "at_hash", "c_hash", "s_hash", "even
 Scalar = str | int | float | bool
 
 Binding = Literal["refuse", "accept", "require"]
-"""Whether tokens that are bound to a key of the client are refused, accepted beside others, or required."""
+"""Whether tokens that are bound to a key of the client are refused, accepted beside bearer tokens, or required."""
 
 
 class TokenError(ValueError):
@@ -104,8 +104,8 @@ class TokenPolicy(Struct, frozen=True):
 
     Args:
         issuer: the value of `iss`, to the byte (RFC 8414 §2).
-        audiences: `aud` must have one of them; if empty, `aud` is ignored (Cognito sends none), and `required_claims`
-            must identify the audience.
+        audiences: `aud` must name an audience of this list; if empty, `aud` is ignored (Cognito sends none), and
+            `required_claims` must identify the audience.
         algorithms: the accepted signature algorithms, named as in RFC 7518 §3.1, RFC 8037 and RFC 9864.
         token_types: the accepted values of `typ`; no `typ` counts as `"JWT"` (RFC 9068 §2.1; RFC 8725 §3.11).
         scope_claims: the claims that hold scopes, as a string or a list; they are combined.
@@ -227,10 +227,10 @@ class TokenPolicy(Struct, frozen=True):
             return  # required_claims identify the audience instead
         audience = claims.get("aud")
         named = [audience] if isinstance(audience, str) else audience
-        if not isinstance(named, list) or not all(isinstance(one, str) for one in named):
+        if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
             raise TokenError("aud is missing, or neither a string nor a list of strings")
         if self.audiences.isdisjoint(named):
-            expected = " or ".join(f'"{one}"' for one in sorted(self.audiences))
+            expected = " or ".join(f'"{name}"' for name in sorted(self.audiences))
             raise TokenError(f"aud is another audience (expected {expected})")
 
     def _check_times(self, claims: Mapping[str, Any], now: float) -> float | None:
@@ -369,4 +369,4 @@ def decode_date(claims: Mapping[str, Any], name: str) -> float | None:
 def _has_one_of(value: object, accepted: tuple[Scalar, ...]) -> bool:
     values = value if isinstance(value, list) else [value]
     # Compare types, too: True == 1 in Python, but not in JSON.
-    return any(type(one) is type(good) and one == good for one in values for good in accepted)
+    return any(type(value) is type(good) and value == good for value in values for good in accepted)

@@ -1,6 +1,6 @@
 """Hashes and verifies passwords.
 
-New hashes are Argon2id (RFC 9106); Argon2id and bcrypt are verified. The recommended parameters are those of OWASP's
+New hashes are Argon2id (RFC 9106); Argon2id and bcrypt are verified. The recommended parameters are from OWASP's
 Password Storage Cheat Sheet. No error contains a password or a hash.
 """
 
@@ -64,7 +64,7 @@ def _has_long_run(text: str) -> bool:
 def has_control(text: str) -> bool:
     """Return whether a text has a control character (C0, C1 or DEL), which credentials may not have.
 
-    RFC 7617 §2 forbids those of ASCII, RFC 8265 §4.2.1 the others.
+    RFC 7617 §2 forbids ASCII control characters, RFC 8265 §4.2.1 further control characters.
     """
     return _CONTROL.search(text) is not None
 

@@ -14,7 +14,7 @@ def decode_quantity(text: str, units: Mapping[str, float], *, least: float, most
     """Return a quantity in the unit whose factor is 1.
 
     Raises:
-        ValueError: it is not a number with one of the units, or out of range; `wanted` says what is allowed.
+        ValueError: it is not a number with a known unit, or out of range; `wanted` says what is allowed.
     """
     match = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([A-Za-z]+)", text)
     unit = units.get(match[2]) if match else None

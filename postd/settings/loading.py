@@ -128,7 +128,7 @@ def check_page_folders(loaded: LoadedSettings) -> None:
 
 
 def _make_absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Return settings, as values of TOML, with all paths made absolute, also those in store URLs and endpoints."""
+    """Return settings, as values of TOML, with all paths made absolute, also paths in store URLs and endpoints."""
     made = dict(values)
     if values.get("users"):
         made["users"] = str(folder / values["users"])
@@ -137,9 +137,9 @@ def _make_absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     if isinstance(values.get("store"), str):
         made["store"] = _with_absolute_store(values["store"], folder)
     if "listen" in values:
-        made["listen"] = [absolute_endpoint(one, folder) for one in values["listen"]]
+        made["listen"] = [absolute_endpoint(endpoint, folder) for endpoint in values["listen"]]
     if values.get("admin", {}).get("listen"):
-        listen = [absolute_endpoint(one, folder) for one in values["admin"]["listen"]]
+        listen = [absolute_endpoint(endpoint, folder) for endpoint in values["admin"]["listen"]]
         made["admin"] = {**values["admin"], "listen": listen}
     return made
 
@@ -147,7 +147,7 @@ def _make_absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def _with_absolute_files(table: Any, ending: str, folder: Path) -> Any:
     """Make the paths in a table, or in a list of tables, absolute: the values of keys that have the ending."""
     if isinstance(table, list):
-        return [_with_absolute_files(one, ending, folder) for one in table]
+        return [_with_absolute_files(entry, ending, folder) for entry in table]
     if not isinstance(table, dict):
         return table  # refused when it is decoded
     return {
@@ -255,7 +255,7 @@ _TYPES = {
 def _in_words(why: str) -> str:
     """Return a message of msgspec's, such as "Expected `int`, got `str`", in the words of TOML."""
     why = re.sub(r"^Object missing required field `(\w+)`", r"\1 is missing", why)
-    why = re.sub(r"`([a-z| ]+)`", lambda found: " or ".join(_TYPES.get(one, one) for one in found[1].split(" | ")), why)
+    why = re.sub(r"`([a-z| ]+)`", lambda found: " or ".join(_TYPES.get(s, s) for s in found[1].split(" | ")), why)
     return why.replace("Expected ", "expected ", 1)
 
 
@@ -287,7 +287,7 @@ _ANY_PORT = re.compile(r"(?:haproxy:)*(?:tcp6?|ssl|tls):(?:port=)?0+(?::|$)")
 
 
 def _contradiction_of_page(page: Page, settings: Settings, number: int) -> tuple[str, str]:
-    """Return the key of a page that contradicts others, and why; both empty if none does."""
+    """Return the key of a page that contradicts other keys, and why; both empty if none does."""
     if any(page.path == other.path for other in settings.pages[:number]):
         return "path", f"{page.path} is the path of another page already"
     if page.forward and page.files:
@@ -303,7 +303,7 @@ def _contradiction_of_page(page: Page, settings: Settings, number: int) -> tuple
 
 
 def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> tuple[str, str]:
-    """Return the key of an issuer's settings that contradicts others, and why; empty strings if none does."""
+    """Return the key of an issuer's settings that contradicts another, and why; empty strings if none does."""
     if any(issuer.issuer == other.issuer for other in others):
         return "issuer", f"{issuer.issuer} has a table already; audience may be a list"
     if not issuer.audiences and not issuer.required_claims:

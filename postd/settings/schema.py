@@ -90,8 +90,8 @@ class Api(Struct, frozen=True, forbid_unknown_fields=True):
 class Page(Struct, frozen=True, forbid_unknown_fields=True):
     """`[[page]]`: a protected page or folder of files; `users` may have access, all authenticated users if empty.
 
-    `read_scope` and `write_scope` are the scopes that a token needs here, "" for those of its issuer. With `forward`
-    the page answers forward-authentication requests of proxies.
+    `read_scope` and `write_scope` are the scopes that a token needs here, "" for the scopes of its issuer. With
+    `forward` the page answers forward-authentication requests of proxies.
     """
 
     path: PagePath

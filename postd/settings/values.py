@@ -77,7 +77,7 @@ def _check_page_path(value: str) -> str:
     if not plain:
         raise ValueError(f"{value!r} is not a path such as /reports: plain segments, each after a slash")
     if segments[0] in RESERVED_SEGMENTS:
-        raise ValueError(f"{value!r} is reserved for postd: {', '.join(f'/{one}' for one in RESERVED_SEGMENTS)}")
+        raise ValueError(f"{value!r} is reserved for postd: /{', /'.join(RESERVED_SEGMENTS)}")
     return value
 
 
@@ -147,7 +147,7 @@ class Permission(Text, check=lambda value: value if value == "open" else _check_
 
 
 def decode_value(kind: Any, value: object) -> object:
-    """Decode a string into one of the types above (`dec_hook` of msgspec)."""
+    """Decode a string into a type of this module (`dec_hook` of msgspec)."""
     if not isinstance(value, str):
         wanted = getattr(kind, "ALLOWED", "a string")
         raise ValueError(f"{value!r} is not {wanted}")  # noqa: TRY004 - msgspec takes a ValueError

@@ -41,12 +41,12 @@ async def read_by_pages(
 
 
 def contiguous_changes(changes: Sequence[tuple[int, Change | None]], *, after: int, latest: int) -> list[Change | None]:
-    """Return those of the changes after a revision that follow it without a gap.
+    """Return the changes that follow a revision without a gap.
 
     The log has a gap where it was trimmed, or where a store may have lost changes.
 
     Args:
-        changes: each with its revision; None in place of a change that another one of its post followed.
+        changes: each with its revision; None in place of a change that another change of its post followed.
         after: the revision.
         latest: the revision now.
 

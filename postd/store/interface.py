@@ -144,9 +144,9 @@ class PostStore(Protocol):
     async def list_changes(self, *, after: int, limit: int, since: int | None = None) -> list[Change | None]:
         """Return at most `limit` changes after revision `after`, oldest first, without gaps.
 
-        With `since`, the revision from which a client resumes, they are what is left of them: None in place of a change
-        that another one of the same post followed; and a post that was added after that revision is `added`, even if it
-        was updated since. Without it, for listeners, they are as they were made. Then only a change whose text is not
+        With `since`, the revision from which a client resumes, only the last change of each post is returned, and None
+        in place of earlier changes; a post that was added after that revision is `added`, even if it was updated since.
+        Without `since`, for listeners, all changes are returned as they were made. Only a change whose text is not
         known any more is None: stores remember replaced texts for a moment.
 
         Raises:
@@ -185,10 +185,10 @@ class Import(Protocol):
             skip_existing: leave out posts whose ids exist, instead of refusing all.
             into_empty: refuse all if there is any post.
             last_id: later ids are larger than this, too.
-            revision: the revisions of these and later changes are larger than this, too.
+            revision: the revisions of the added posts, and of later changes, are larger than this, too.
 
         Raises:
-            PostExistsError: a post with one of the ids exists; nothing was stored.
+            PostExistsError: a post with an id of the list exists; nothing was stored.
             StoreNotEmptyError: `into_empty`, and there is a post; nothing was stored.
         """
 
@@ -238,8 +238,8 @@ class LoginStore(Protocol):
             id_hash: the hash.
             session: the session.
             in_place_of: the hashes of sessions that it replaces; they end.
-            max_of_user: the number of sessions that its user may have, this one included. The oldest others end,
-                expired ones first.
+            max_of_user: the number of sessions that its user may have, this one included. The oldest other sessions
+                end, expired ones first.
         """
 
     async def get_session(self, id_hash: bytes) -> Session | None:
@@ -255,7 +255,7 @@ class LoginStore(Protocol):
         """End sessions; return how many there were."""
 
     async def delete_sessions_of(self, fingerprints: Mapping[str, bytes | None]) -> int:
-        """End the sessions of users, but those with the fingerprint given for the user; return how many there were."""
+        """End the sessions of users, except sessions with the fingerprint given for the user; return how many ended."""
 
     async def delete_all_sessions(self) -> int:
         """End all sessions; return how many there were."""

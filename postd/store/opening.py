@@ -1,8 +1,8 @@
 """Open a store, or a login store, by its URL.
 
-Each kind of store is imported when it is opened, because it imports libraries that the others do not need.
+Each kind of store is imported when it is opened, because it imports libraries that other kinds do not need.
 """
-# ruff: noqa: PLC0415 - therefore
+# ruff: noqa: PLC0415 - a store is imported when it is opened
 
 import re
 
@@ -24,7 +24,7 @@ def open_store(
     """Make the store that `url` names; nothing is opened yet.
 
     Args:
-        url: one of `STORE_URLS`.
+        url: a URL in a form of `STORE_URLS`.
         where: the setting that has the URL, for the error.
         reactor: as for the stores.
         upgrade: whether an SQLite file with an older schema is upgraded instead of refused. Redis has one schema.
@@ -59,11 +59,11 @@ def open_store(
 def open_login_store(url: str, *, reactor: IReactor) -> LoginStoreWithLifecycle:
     """Make the login store that `url` names; nothing is opened yet.
 
-    `memory:` is a store for one process, without SQLite. The others are whole stores, for any number of processes: the
-    same ones as those of `open_store`.
+    `memory:` is a store for one process, without SQLite. Any other URL opens a whole store, for any number of
+    processes, as `open_store` does.
 
     Args:
-        url: one of `STORE_URLS`.
+        url: a URL in a form of `STORE_URLS`.
         reactor: as for the stores.
 
     Raises:

@@ -12,7 +12,7 @@ from zlib import crc32
 from postd.model import POST_MAX_CHARS
 
 TEXTS_MAX = 1024
-"""How many texts are remembered: those that the latest changes have replaced or deleted."""
+"""How many texts are remembered: the texts that the latest changes have replaced or deleted."""
 
 _HEADER = struct.Struct("=Q8sIH")
 """Revision and tag of the change that replaced or deleted the text, and the checksum and the length of the text."""

@@ -57,7 +57,7 @@ def fill_page(title: str, content: str, *, site_name: str, style: str) -> bytes:
 def make_html_response(
     status: HTTPStatus, title: str, content: str, *, site_name: str = "", headers: Mapping[bytes, bytes] = PAGE_HEADERS
 ) -> Response:
-    """Return the response with a page in the common style (`fill_page`); `headers` are those of the plain text form."""
+    """Return the response with a page in the common style (`fill_page`); `headers` are added as to a plain text."""
     page = fill_page(title, content, site_name=site_name, style=STYLE)
     return make_response(status, HTML, page, {**headers, b"Content-Security-Policy": _POLICY})
 

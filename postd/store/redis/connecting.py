@@ -100,7 +100,7 @@ def read_password(address: RedisAddress) -> str:
 
 
 async def _call_or_refuse(protocol: RedisProtocol, *command: object) -> None:
-    """Send a command; all its errors are permanent, also those without a code, as for a password where none is set."""
+    """Send a command; all its errors are permanent, also errors without a code, as for a password where none is set."""
     try:
         await protocol.call(*command)
     except RedisReplyError as error:

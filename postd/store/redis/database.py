@@ -149,7 +149,7 @@ class RedisDatabase:
         return _evaluate(script, send)
 
     def _unavailable(self, error: RedisReplyError) -> StoreUnavailableError:
-        """Return our error for one of a server. Once the store has started, even a refusal counts as temporary."""
+        """Return the error of a store for an error of the server. Once it has started, even a refusal is temporary."""
         if error.code in {"READONLY", "GONE"}:  # another role, or other data: to be checked anew
             self.reconnect(error.text)
         elif error.code == "LATE":

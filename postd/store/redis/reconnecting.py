@@ -90,8 +90,8 @@ class ReconnectingRedis:
             StoreUnavailableError: the server is not available now.
         """
         protocol, self._confirmation = await self._attempt()
-        for one in self._connections(protocol):
-            await _close(one)
+        for connection in self._connections(protocol):
+            await _close(connection)
 
     async def start(self) -> None:
         """Connect and stay connected; return with the first connection.
@@ -260,8 +260,8 @@ class ReconnectingRedis:
         if protocol is None:
             return
         if due > 1:
-            for one in self._connections(protocol):
-                one.extend_deadlines((due - 1) * _CHECK_EVERY_S, self._reactor.seconds())
+            for connection in self._connections(protocol):
+                connection.extend_deadlines((due - 1) * _CHECK_EVERY_S, self._reactor.seconds())
         self._checks += 1
         if not self._drop_if_overdue(protocol) and self._checks % _CHECKS_PER_ROLE_CHECK == 0:
             checking = Deferred.fromCoroutine(self._check_role(protocol))
@@ -270,16 +270,16 @@ class ReconnectingRedis:
     def _drop_if_overdue(self, protocol: RedisProtocol) -> bool:
         """Drop a connection if a reply is overdue at two checks in a row: at the first it may have arrived, unread."""
         now = self._reactor.seconds()
-        busy = (one for one in self._connections(protocol) if one.deadlines)
-        overdue = [(one, one.replies) for one in busy if one.deadlines[0] <= now]
-        drop = any(one in self._overdue for one in overdue)
+        busy = (connection for connection in self._connections(protocol) if connection.deadlines)
+        overdue = [(connection, connection.replies) for connection in busy if connection.deadlines[0] <= now]
+        drop = any(found in self._overdue for found in overdue)
         self._overdue = overdue
         if drop:
             protocol.drop("does not answer")
         return drop
 
     def _connections(self, protocol: RedisProtocol) -> list[RedisProtocol]:
-        """Return a connection, and the one of its confirmation if there is one."""
+        """Return a connection, and the connection that confirms its replication if there is one."""
         return [protocol, *([self._confirmation.protocol] if self._confirmation is not None else ())]
 
     async def _check_role(self, protocol: RedisProtocol) -> None:

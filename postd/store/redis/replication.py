@@ -67,11 +67,11 @@ class ReplicaConfirmation:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             why = await self._wait()
-            for one in waiting:
+            for waiter in waiting:
                 if why:
-                    one.errback(StoreUnavailableError(why))
+                    waiter.errback(StoreUnavailableError(why))
                 else:
-                    one.callback(None)
+                    waiter.callback(None)
         self.is_busy = False
 
     async def _wait(self) -> str:

@@ -78,7 +78,7 @@ class Script(Struct, frozen=True):
 
 
 def load_script(name: str, *, writes: bool = False, in_order: bool = False) -> Script:
-    """Return the script in the file `name`, after the prelude of all scripts, and the one of those that write."""
+    """Return the script in the file `name`, after the prelude of all scripts and, if it writes, of writing scripts."""
     text = "".join([_NAMES, *map(_read, ("common", "writing", name) if writes else ("common", name))])
     return Script(text, hashlib.sha1(text.encode()).hexdigest(), in_order)  # noqa: S324 - Redis' choice
 

@@ -42,8 +42,8 @@ async def find_server(address: RedisAddress, *, reactor: IReactor) -> Host | Non
             if deadline == float("inf") and any(isinstance(outcome, tuple) for outcome in outcomes):
                 deadline = reactor.seconds() + OTHERS_MAX_S
     finally:
-        for one in asking:
-            one.cancel()
+        for attempt in asking:
+            attempt.cancel()
     found = [outcome for outcome in outcomes if isinstance(outcome, tuple)]
     if found:
         return max(found, key=lambda outcome: outcome[0])[1]

@@ -8,7 +8,7 @@ from postd.store.redis.url import RedisAddress
 
 
 class RedisStore(RedisPosts, RedisLogins):
-    """A store in a Redis database (`postd.store.interface.Store`); the arguments are those of `RedisDatabase`."""
+    """A store in a Redis database (`postd.store.interface.Store`); the arguments are passed to `RedisDatabase`."""
 
     def __init__(self, address: RedisAddress, *, reactor: IReactor) -> None:
         super().__init__(RedisDatabase(address, reactor=reactor), reactor=reactor)

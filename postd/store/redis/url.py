@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from postd.linux import check_socket_path
 
-# The invalid part is not shown: it may be a piece of a password with one of these characters.
+# The invalid part is not shown: it may be a piece of a password that has such a character.
 _QUOTED = " (in a password, / is written %2F, ? is %3F, @ is %40, % is %25)"
 
 _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
@@ -43,7 +43,7 @@ class RedisAddress(Struct, frozen=True):
         path: of a UNIX socket.
         primary: the name of the primary among the sentinels.
         tls: whether to use TLS.
-        ca_file: the file of the only trusted CAs; empty for those of the system.
+        ca_file: the file of the only trusted CAs; empty for the CAs of the system.
         user: empty for the default one.
         password: sent to the server.
         password_file: has the password in its first line.
