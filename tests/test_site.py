@@ -16,6 +16,7 @@ from postd.daemon.server import RELOAD_FAILED
 from postd.daemon.tap import Options as DaemonOptions
 from postd.settings.schema import Settings
 from tests.cases import each
+from tests.front.test_differential import DEPARTURES
 
 
 def keys(kind: type[Struct], table: str = "") -> set[str]:
@@ -108,3 +109,12 @@ def test_python_page_has_all_public_names_of_protect() -> None:
 def test_resources_of_other_hosts_are_found(page: str, found: list[str], tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(page)
     assert list(foreign_resources.find(tmp_path)) == [f"page.html: {url}" for url in found]
+
+
+def test_front_page_has_the_departures_of_the_test() -> None:
+    text = reference_parts.departures()
+    rows = [
+        line for line in text.splitlines()[2:] if re.fullmatch(r"\| .+ \| .* \| (?:accepted|refused) \| .+ \|", line)
+    ]
+    assert len(rows) == len(DEPARTURES) == len(text.splitlines()) - 2
+    assert "| CONNECT is not implemented | RFC 9110 §15.6.2 | refused | accepted |" in rows

@@ -1,4 +1,4 @@
-"""The generated parts of the reference: Markdown from the settings' types, the commands, the metrics, the log calls.
+"""The generated parts of pages: Markdown from the settings' types, the commands, the metrics, the log calls, and tests.
 
 Each function of `PARTS` returns the text of a generated part of a page (`site_pages`).
 """
@@ -20,7 +20,8 @@ from postd.monitoring.exposition import FAMILIES
 from postd.settings.loading import ALLOWED, is_reloadable
 from postd.settings.schema import Settings
 
-SAMPLE = Path(postd.__file__).parent.parent / "etc" / "postd.toml"
+ROOT = Path(postd.__file__).parent.parent
+SAMPLE = ROOT / "etc" / "postd.toml"
 
 _LITERAL = re.compile(r"""\[".*?"\]|\{.*?\}|"[^"]*\"""")
 """A value in the words that say what is allowed."""
@@ -177,10 +178,32 @@ def find_log_calls(tree: ast.Module, named: Mapping[str, str]) -> Iterator[tuple
                     yield _LEVELS.get(method, method), message
 
 
+_WHY = re.compile(r"(.*?)(?: \(([^()]*)\))?")
+"""What postd does instead of stock Twisted, with its source."""
+
+
+_BY_STOCK = {"accepts": "refused", "refuses": "accepted", "reads": "read in another way"}
+_BY_POSTD = {"accepts": "accepted", "refuses": "refused", "reads": "accepted"}
+
+
+def departures() -> str:
+    """Return a table of the differences between postd and stock Twisted in the requests that they accept."""
+    test = ast.parse((ROOT / "tests" / "front" / "test_differential.py").read_text("utf-8"))
+    rows = ["| rule of postd | source | requests that the rule is about: postd | stock Twisted |", "|---|---|---|---|"]
+    for node in ast.walk(test):
+        match node:
+            case ast.Call(func=ast.Name(id="Departure"), args=[ast.Constant(str(does)), ast.Constant(str(why)), _]):
+                found = _WHY.fullmatch(why)
+                assert found
+                rows.append(f"| {found[1]} | {found[2] or ''} | {_BY_POSTD[does]} | {_BY_STOCK[does]} |")
+    return "\n".join(rows)
+
+
 PARTS = {
     "settings": settings,
     "commands": commands,
     "daemon-options": daemon_options,
     "metrics": metrics,
     "log-events": log_events,
+    "departures": departures,
 }

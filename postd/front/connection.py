@@ -1,29 +1,9 @@
 """One HTTP/1.1 connection: decodes requests, one after the other, and writes responses.
 
-This takes the place of twisted.web's `HTTPChannel`, with the same interface to a `Request`. Departures from stock
-Twisted, beside those of `postd.protocol.http1`, which decodes heads and bodies:
-
-- A malformed request is answered with a problem (RFC 9457) with status 400 or a more exact one, and the connection is
-  closed; stock Twisted sends a bare status line or nothing. The connection lingers first (RFC 9112 §9.6): closed at
-  once, with unread input, it would be reset, and the client could lose the response.
-- A body over the limit is refused by its `Content-Length`, or when it passes the limit (reference: Post API): 413 is
-  sent before the body is read, without `100 Continue`. Bodies are kept in memory, which the limit bounds.
-- A request for a host that is not allowed is refused once its head is decoded, before its body is read
-  (`postd.front.allowed_hosts`).
-- Heads, bodies, idle connections and clients that do not read a response have a timeout each (`Limits`), however slowly
-  bytes arrive. A periodic check of all connections enforces them, without a timer for each request.
-- Requests take a few milliseconds in each iteration of the reactor, by turns of the clients
-  (`postd.front.request_turns`). One pipelined request of a connection is processed in each iteration, none while
-  the client does not read its responses, and input is read ahead only up to `INPUT_MAX_BYTES`. Stock Twisted continues
-  to read behind a paused response, and processes all requests of one read even if the responses cannot be sent.
-- A client may half-close the connection after its requests (as `nc -N` does) and gets its responses. Stock Twisted
-  treats that as a disconnect, which looks the same until the client resets the connection. Only an event stream, which
-  has no end of its own, ends with the client's side of the connection.
-- A client that acknowledges less than `READ_MIN_BYTES_PER_S` while it has something to read is disconnected. Stock
-  Twisted waits for a client that reads nothing for as long as the connection lasts.
-- The memory of responses that clients have not read is counted (`postd.front.response_memory`).
-- When the server stops, responses have `Connection: close`, requests in progress finish, and idle connections are
-  closed. Stock Twisted drops them all, with pending responses.
+`HttpConnection` takes the place of twisted.web's `HTTPChannel`, with the same interface to a `Request`. Stock
+`HTTPChannel` has no hook for this strictness and these limits. docs/explanation/front.md lists the departures;
+`tests/front/test_differential.py` compares the accepted requests with stock Twisted, and `test_timeouts.py`,
+`test_connections.py`, `test_fair_shares.py` and `test_shutdown.py` beside it test the limits.
 """
 
 import math

@@ -1,12 +1,7 @@
 """The factory of connections: limits on their number, their timeouts, and shutdown.
 
-Departures from stock Twisted:
-
-- A connection over the limit is closed as soon as it is accepted; stock Twisted accepts as many as it has descriptors.
-  One address may have half of them, so that no client keeps all others out. Behind `haproxy:` the address is the
-  proxy's until its header has arrived.
-- Lines of the access log are written in batches, and have more fields (`postd.front.access_log`).
-- HTTP/1.1 only: after ALPN to h2 Twisted changes to a channel without these limits.
+Stock `HTTPFactory` has no limits, and changes to a channel for HTTP/2 after ALPN. docs/explanation/front.md lists the
+departures; `tests/front/test_connections.py` and `tests/front/test_shutdown.py` test them.
 """
 
 import math

@@ -1,12 +1,9 @@
 """One request, with the interface that resources of twisted.web use.
 
-Departures from stock Twisted:
-
-- It is constructed when it is complete, from a decoded head. Attributes that postd's own resources do not use (`args`,
-  headers in Twisted's form) are made on demand.
-- A response with a known body is sent in one write, with its head (`send`).
-- No `Server` field with a version in it (reference: Safe by default), and no encoder.
-- Each response has the id of its request (`X-Request-Id`), from the client, a proxy or postd, which is in the log, too.
+A stock `Request` is constructed before its body arrives, and writes a response in pieces. This request is constructed
+from a decoded head when it is complete, and sends a response with a known body in one write. Attributes that postd's
+own resources do not use (`args`, headers in Twisted's form) are made on demand. docs/explanation/front.md lists the
+departures; `tests/front/test_connection.py` tests them.
 """
 
 import re

@@ -1,14 +1,7 @@
 """Ports on sockets that worker processes share, or that the parent process or systemd has bound.
 
-Departures from stock Twisted:
-
-- A worker accepts one connection and pauses for a moment, so that others accept the next. Stock Twisted accepts a
-  hundred at once: one worker would get most connections of a burst, for as long as they last.
-- A new UNIX socket has mode 0660 unless its endpoint has `mode=` (reference: Safe by default); stock Twisted gives it
-  0666. Both set it before the socket listens, so that no other user can connect in between.
-- An inherited UNIX socket keeps its path and its mode, which belong to the parent or systemd, and is not shut down when
-  a process ends. Stock Twisted would change the mode, remove the path and shut the socket down.
-- The certificate of a TLS port can be replaced (`postd.net.tls`).
+Stock ports accept a hundred connections at once, and treat each socket as their own. docs/explanation/front.md lists
+the departures; `tests/net/test_listening.py` and `tests/integration/test_workers.py` test them.
 """
 
 import os

@@ -1,22 +1,11 @@
 """Transports of accepted connections: polled together, with the output of a turn of the reactor sent together.
 
-Departures from stock Twisted:
-
-- The connections of a port have an epoll of their own, which the reactor polls as one descriptor. Stock Twisted polls
-  each connection itself, and changes the context of its log for each: a tenth of the time of a short request.
-- Output is sent without asking epoll first whether the socket is writable. Stock Twisted asks for each response, with
-  two system calls, and sends in the next turn of the reactor.
-- Of the connections that are readable at the same time, the response of the first is sent at once, those of the others
-  when all are read. Each sent at once would cost more: a client on another core is done with it before the next one is
-  made, and sleeps. Waking it up takes the kernel as long as sending.
-- Several writes are sent by one system call, without joining them, however long they are. Stock Twisted joins them, and
-  sends at most 128 KiB.
-- A connection is polled for hang-ups as long as it lasts, also while it is not read: a client that has reset it is
-  noticed at once. Stock Twisted notices that when it writes the next time.
-- The producer is paused as soon as the kernel does not accept all of the output, however little is left. Stock Twisted
-  pauses it above 64 KiB, so that the protocol does not learn of less that waits for the client.
-- Long output, which has paused its producer, waits in a queue; `LONG_SENDS_PER_TURN` connections of it send in one
-  turn. Stock Twisted sends for all of them in each turn, and other requests wait meanwhile.
+Stock Twisted polls and sends for each connection by itself, which takes most of the CPU time of a short request. The
+connections of a port have an epoll of their own, which the reactor polls as one descriptor. The first response of a
+turn is sent at once. Other responses wait until all readable connections have been read: a client on another core is
+done with a response before the next one is made, and sleeps, and waking it up takes the kernel as long as sending.
+Long output, which has paused its producer, waits in a queue; `LONG_SENDS_PER_TURN` connections of the queue send in one
+turn. docs/explanation/front.md lists the departures; `tests/net/test_transports.py` tests them.
 """
 
 from collections import deque

@@ -1,15 +1,8 @@
 """Routing: one table from the method and the path of a request to a guard and a view.
 
-The views are those of Klein applications. This takes the place of `KleinResource`, with these departures:
-
-- A path is matched once, with the guard before the view; a match is kept. Paths that differ only in an id share one.
-- Routing ignores the `Host` field. Klein binds its map to it for each request, and werkzeug raises an exception if it
-  is not a host name.
-- A path is matched as sent, decoded once: `//post`, `/post//1` and `/post%2F1` do not match `/post` and `/post/1`. A
-  path that is not UTF-8 is 404 instead of 400 and a traceback.
-- Methods are case-sensitive (RFC 9110 §9.1); werkzeug treats `post` as `POST`.
-- A view that does not wait is answered without a Deferred, and one table maps all errors (`postd.http.views`,
-  `postd.http.errors`).
+The views belong to Klein applications. `KleinResource` binds its map to the `Host` of each request, and redirects
+paths. docs/explanation/front.md lists the departures; `tests/web/test_routing.py` tests them. A path is matched once,
+with the guard before the view, and the match is cached. Paths that differ only in an id share one match.
 """
 
 import re
