@@ -1,6 +1,5 @@
-"""Authentication, independent of HTTP.
+"""Authentication: checkers take credentials and return an `Identity`.
 
-1. Checkers take credentials and return a name; no header, status, cookie or path is named here.
-2. Code that can be checked against an RFC alone is in `postd.protocol`.
-3. A password, a hash or an H(A1) is never logged, shown in a `repr` or put into an error.
+The package imports no HTTP (`tests/test_layers.py`). A password, a hash or an H(A1) is never logged, shown in a `repr`
+or put into an error.
 """

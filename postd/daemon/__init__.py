@@ -1,7 +1,6 @@
 """The daemon: from the command line and the settings to running server processes.
 
-1. `tap` has twistd's options and nothing else; `service` is the composition root, the one place that knows all parts.
-2. `server` is one server process, `worker_pool` and `worker` are several; `operations` is what signals, systemd and the
-   admin listeners do with either.
-3. Only the command `postd` imports from it, to check settings and issuers as the daemon does.
+`tap` has twistd's options. `service` composes a daemon of one process (`server`) or of several (`worker_pool`,
+`worker`) with the work for signals, systemd and the admin listeners (`operations`). `tests/test_layers.py` has the
+modules that `cli` and `testing` may import.
 """

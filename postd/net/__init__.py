@@ -1,5 +1,5 @@
-"""Network: endpoint strings, listening ports, TLS, the PROXY protocol, and an HTTPS client for issuers' documents.
+"""Network: endpoint strings, listening ports, TLS, the PROXY protocol, and HTTP clients.
 
-1. Nothing here depends on posts, users or settings.
-2. `endpoint_strings` imports no Twisted: settings use it.
+The package imports neither posts, users nor settings. Settings import `endpoint_strings`, which imports no Twisted
+(`tests/test_layers.py`).
 """

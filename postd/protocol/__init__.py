@@ -1,5 +1,5 @@
-"""Code that can be checked against an RFC alone.
+"""What RFCs define, as functions of values, bytes and `now`.
 
-1. Functions of values, bytes and `now`: no I/O, no clock, no Twisted.
-2. A module names the sections it implements; its tests quote their examples.
+The package imports no Twisted (`tests/test_layers.py`). The docstring of a module names the sections that it
+implements; its tests quote the examples of these sections.
 """

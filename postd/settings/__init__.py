@@ -1,6 +1,5 @@
 """Settings: `schema` has every key with its default, `values` the types of the values, `loading` reads and checks them.
 
-1. A value is decoded once, here, into frozen structs whose names have the units.
-2. An invalid setting raises `ConfigError`, one line that names the file, the key and what is allowed.
-3. Nothing here imports Twisted, opens a store or binds a port.
+The package imports no Twisted, and opens no store and no port (`tests/test_layers.py`). An invalid setting raises
+`ConfigError`: one line with the file, the key and the allowed values.
 """
