@@ -1,7 +1,7 @@
 """The exceptions of the domain.
 
 1. An exception carries data (a post's id, a file's name) and at most one sentence, `why`, without secrets.
-2. It has no status code: `postd.http.errors` maps these classes to answers.
+2. It has no status code: `postd.http.errors` maps the classes to responses.
 3. Functions here write parts of one-line messages: `printable`, `join_names`.
 """
 

@@ -86,7 +86,7 @@ class SessionCredentials(Struct, frozen=True):
 class SentProof(Struct, frozen=True):
     """The proof with an access token (RFC 9449): the field `DPoP`, and the method and the URL of its request.
 
-    The URL has no query; it is the one that clients see.
+    The URL is as clients see it, without a query.
     """
 
     text: bytes

@@ -254,7 +254,7 @@ class KeySource:
             self._next = self._reactor.callLater(delay_s, self._refresh)
 
     def _log_once(self, what: str, level: Any) -> None:
-        """Log an event, unless it is the one logged last."""
+        """Log an event, unless it equals the last logged event."""
         if self._log_lines.is_new(what):
             self._log.emit(level, "bearer {issuer}: {what}", issuer=self._issuer, what=what)
 

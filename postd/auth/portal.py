@@ -29,7 +29,7 @@ class CoroutinePortal(Portal):
         super().__init__(realm, checkers)
 
     def registerChecker(self, checker: ICredentialsChecker, *credentialInterfaces: type[Interface]) -> None:
-        """Register a checker for credentials of these interfaces; without any, for all that it declares."""
+        """Register a checker for credentials of the given interfaces; without any, for all that it declares."""
         super().registerChecker(checker, *credentialInterfaces)
         self._checks.clear()
 
@@ -53,7 +53,7 @@ class CoroutinePortal(Portal):
             Refused: also if the realm refuses the account.
             Exception: any other exception of the realm.
         """
-        # As in `authenticate`: a call of that coroutine would cost more than these two lines.
+        # As in `authenticate`: a call of that coroutine would cost more than its two lines here.
         check = self._checks.get(type(credentials)) or self._find_check(credentials)
         identity = await check(credentials)
         return identity, await self.find_avatar(identity, mind, interface)

@@ -273,7 +273,7 @@ class Throttle:
         return min(found.next_expiry if found.count else math.inf, unstored[0] if unstored else math.inf)
 
     async def _reserve(self, keys: FailureKeys) -> Reservation | Mapping[bytes, Failures]:
-        """Return a reservation, or the counts that leave no room for one.
+        """Return a reservation, or the counts that leave no room for a reservation.
 
         Raises:
             StoreUnavailableError: the store did not answer, or not before the reservation had expired.
@@ -353,7 +353,7 @@ class Throttle:
                 waiter.callback(None)
 
     def _wake(self, key: bytes, count: int) -> None:
-        """Resume the first attempts that wait for a key, in a later turn of the reactor: each may resume others."""
+        """Resume the first attempts that wait for a key, in a later turn of the reactor: each may resume more."""
         if count and key in self._waiting:
             self._clock.callLater(0, self._wake_now, key, count)
 

@@ -31,8 +31,7 @@ _ENTRY = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 class Edited(Struct, frozen=True):
     """Side effects of an edit.
 
-    `created` is whether the file is new; `was_mode` its former mode if that gave access to others than its owner, else
-    None.
+    `created` is whether the file is new; `was_mode` its former mode if users other than its owner had access.
     """
 
     created: bool

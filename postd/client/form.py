@@ -26,7 +26,7 @@ _LOGIN, _LOGOUT, _FORM_PAGE = "/login", "/logout", "/"
 class FormAuthenticator(Authenticator):
     """Signs in when the first request needs a session (single flight), and signs out on `close`.
 
-    A session that was accepted before and is refused has ended: the request is sent again with a new one.
+    A session that was accepted before and is refused has ended: the request is sent again with a new session.
     """
 
     def __init__(self, user: str, password: str, *, origin: str, agent: IAgent, reactor: IReactor) -> None:

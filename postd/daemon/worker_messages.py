@@ -5,7 +5,7 @@
   parent that was killed. SIGTERM does the same.
 - From standard output: `{"log": [LEVEL, NAMESPACE, TEXT]}`, as the parent alone writes the log; `{"accepting": true}`
   once the worker accepts connections, `{"ready": true}` once its store answers; `{"health": [NUMBER, STATES, METRICS]}`
-  in answer to a request; and `{"failed": WHY}` before it exits because it can never serve with these settings.
+  in answer to a request; and `{"failed": WHY}` before it exits because it can never serve with its settings.
 - From standard error: all other output of the worker and of Python.
 """
 

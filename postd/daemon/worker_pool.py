@@ -125,7 +125,7 @@ class WorkerPool(Service):
 
         The counters of ended workers are included, except for their last second.
         """
-        # Concurrently, so that the timeout is that of one. A worker that was asked to stop reads no more requests.
+        # Concurrently: together they take no longer than one timeout. A worker that is stopping reads no more requests.
         accepting = [worker for worker in self._workers.values() if worker.is_accepting and self.running]
         checks = [(worker, worker.check_health(self._reactor, full=full)) for worker in accepting]
         states = {} if self.running else {"service": "stopping"}

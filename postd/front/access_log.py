@@ -41,7 +41,7 @@ from postd.http.redaction import (
 )
 
 DELAY_S = 0.1
-"""How long lines wait for others, to be one event of the log: one for each would take a third of a request's time."""
+"""How long a line waits for further lines of the same event: an event a line would take a third of a request's time."""
 
 LINES_MAX = 256
 """How many lines are one event at most: writing thousands at a time would delay one request in a hundred."""

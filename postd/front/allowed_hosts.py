@@ -34,14 +34,14 @@ class ConnectionAddresses(Protocol):
 
 
 class Hosts:
-    """The rule for the hosts of requests, with these decisions (reference: Hosts):
+    """The rule for the hosts of requests (reference: Hosts):
 
     - A request of HTTP/1.0 without `Host` names no host and passes: every browser sends the field.
     - A list of names holds for trusted proxies and UNIX sockets, too: it is the client's host that they pass on.
     - On admin listeners, which are asked by address more often than by name, the list only adds names.
 
     Args:
-        names: normalized hosts; none for any host, but on loopback listeners those of this machine alone.
+        names: normalized hosts; none for any host, but on loopback listeners the names of this machine alone.
         clients: has the trusted proxies and `public_url`, whose host is always allowed.
         exclusive: whether the names are the only ones, where there are any.
     """
@@ -78,7 +78,7 @@ class Hosts:
                 peer=_shown(peer),
                 ours=_shown(ours),
                 count=len(head.fields[b"Host"][0]),
-                # A trusted proxy, too, may use no other host than those of the list.
+                # A trusted proxy, too, may use no host that is not in the list.
                 or_proxy="" if self._exclusive else "; if a proxy sent it, add the proxy to trusted_proxies",
             )
         raise HttpSyntaxError(421, NOT_OUR_HOST)

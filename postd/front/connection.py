@@ -269,7 +269,7 @@ class HttpConnection(Protocol):
     # Called by requests, most of it by twisted.web's Request
 
     def addresses(self) -> tuple[IAddress, IAddress]:
-        """Return the addresses of the client and of the server, those of the PROXY header if there is one."""
+        """Return the addresses of the client and of the server, from the PROXY header if there is one."""
         if self._addresses is None:
             self._addresses = self.getPeer(), self.getHost()
         return self._addresses
@@ -292,7 +292,7 @@ class HttpConnection(Protocol):
         return bool(ISSLTransport.providedBy(self.transport))
 
     def write_response(self, head: bytes, headers: Headers | None, body: bytes) -> None:
-        """Write a response, or its beginning, in one piece; `headers` are fields beside those in `head`."""
+        """Write a response, or its beginning, in one piece; `headers` are fields beside the fields in `head`."""
         parts = [head]
         if headers is not None:
             parts += [b"%b: %b\r\n" % (name, value) for name, values in headers.getAllRawHeaders() for value in values]

@@ -64,7 +64,7 @@ class HttpFactory(Site):
     Attributes:
         site_name: the name above the heading of error pages, "" for none.
         local_addresses: host and port of the listeners that only this machine can reach.
-        draining: whether each response is the last one of its connection.
+        draining: whether each response is the last of its connection.
         connections_max: the limit on connections, lower than that of the settings if descriptors are short.
     """
 
@@ -253,7 +253,7 @@ class HttpFactory(Site):
             closed.callback(None)
 
     async def drain(self, *, within_s: float) -> None:
-        """Return when all requests are answered and all connections closed; abort the others after `within_s`."""
+        """Return when all requests are answered and all connections closed; abort them after `within_s`."""
         if not self.channels:
             return
         self._all_closed = Deferred()
@@ -280,7 +280,8 @@ class HttpFactory(Site):
 
     def _sweep(self) -> None:
         now = self.reactor.seconds()
-        for channel in [one for one in self.channels if one.deadline_s <= now]:
+        overdue = [channel for channel in self.channels if channel.deadline_s <= now]
+        for channel in overdue:
             try:
                 channel.pass_deadline()
             except Exception:  # noqa: BLE001 - the timeouts of other connections must still be checked

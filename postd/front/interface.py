@@ -66,7 +66,7 @@ class Site(Protocol):
     Attributes:
         view: responds to all requests.
         site_name: the name above the heading of error pages, "" for none.
-        draining: whether each response is the last one of its connection.
+        draining: whether each response is the last of its connection.
         local_addresses: host and port of the listeners that only this machine can reach.
         secure_fields: returns the header lines of responses over TLS.
         is_api: returns whether errors at a path are problem details.
@@ -132,7 +132,7 @@ class Connection(ConnectionAddresses, Protocol):
         """
 
     def write_response(self, head: bytes, headers: Headers | None, body: bytes) -> None:
-        """Write a response, or its beginning; `headers` are fields beside those in `head`."""
+        """Write a response, or its beginning; `headers` are fields beside the fields in `head`."""
 
     def writeSequence(self, data: Parts) -> None:
         """Write a piece of a response that is in parts."""

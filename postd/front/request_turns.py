@@ -9,7 +9,7 @@ from twisted.logger import Logger
 from postd.fair_queue import FairQueue
 
 TURN_COST = 100_000
-"""The cost of the requests that are processed in one turn of the reactor, some five milliseconds; the others wait."""
+"""The cost of the requests that are processed in one turn of the reactor, some five milliseconds."""
 
 REQUEST_COST = 400
 """The cost of a request in addition to its length in bytes. The work for an input grows in proportion to its length;
@@ -29,10 +29,10 @@ class Waiting(Protocol):
 
 
 class RequestTurns:
-    """Limits the requests that are processed in one turn of the reactor, and has those that wait for a later one.
+    """Limits the requests that are processed in one turn of the reactor; further requests wait for a later turn.
 
     They wait by client, each connection for one request in each turn: a client that sends many requests, or expensive
-    ones, delays another client by one of them.
+    requests, delays another client by a single request.
 
     Attributes:
         left: the cost that is left in this turn. A connection processes a request at once as long as it is positive,
@@ -68,7 +68,7 @@ class RequestTurns:
                 break
             try:
                 self._waiting.take().process_next()
-            except Exception:  # noqa: BLE001 - the others must still be processed
+            except Exception:  # noqa: BLE001 - the other requests must still be processed
                 _log.failure("a request could not be processed")
         if self._waiting:
             self.schedule()

@@ -7,11 +7,11 @@ from postd.http.responses import NO_MEMORY, Memory
 from postd.protocol.host import client_site
 
 CLIENT_SHARE = 8
-"""A client uses at most one of so many parts of the memory."""
+"""A client uses at most this fraction of the memory: one part of so many."""
 
 
 class _Usage:
-    """Memory in use: bytes, holdings, and how many of these share each object, by the object's id."""
+    """Memory in use: bytes, holdings, and how many holdings share each object, by the object's id."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -55,10 +55,10 @@ class Holding:
 class ResponseMemory:
     """Counts the memory of responses that their clients have not read yet, by client.
 
-    A client is a network, as `postd.protocol.host.client_network` returns it; those of an IPv6 /48 count together, too.
-    An object that several responses have in common, such as the body of a page, counts once. A client gets an eighth of
-    the memory, and half of what would then be free: the more is in use, the less a single client may hold, so that
-    there is room for others (dynamic threshold of Choudhury and Hahne, 1998).
+    A client is a network, as `postd.protocol.host.client_network` returns it; the networks of an IPv6 /48 count
+    together, too. An object that several responses have in common, such as the body of a page, counts once. A client
+    gets an eighth of the memory, and half of what would then be free: the more is in use, the less a single client may
+    hold, so that there is room for other clients (dynamic threshold of Choudhury and Hahne, 1998).
 
     Attributes:
         max_bytes: the limit for the process. The first response may be larger; the first one of each client may be

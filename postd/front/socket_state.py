@@ -23,7 +23,7 @@ def bytes_acknowledged(transport: Any) -> int:
     """Return how many bytes the client's end has acknowledged until now; 0 if the kernel does not report it.
 
     Of a UNIX socket, whose client acknowledges nothing, minus the bytes that it has yet to read: as long as nothing is
-    written, the number grows likewise.
+    written, the number grows as well.
     """
     handle = _socket_of(transport)
     if handle is None:

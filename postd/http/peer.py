@@ -63,7 +63,7 @@ class PeerResolver:
         self._warned = False
 
     def without_public_url(self) -> "PeerResolver":
-        """Return one with the same proxies, for requests to other servers than this one."""
+        """Return a resolver with the same proxies, for requests to another server."""
         return PeerResolver(self._trusted, named_origins=self._named_origins)
 
     def address(self, request: Request) -> str:
@@ -140,7 +140,7 @@ class PeerResolver:
         """Return this server's origin as the client sees it: `public_url`, or the origin derived from the request.
 
         None if the request names no host: HTTP/1.0 needs none, and an odd one is not repeated. The address of the
-        listener is no replacement, because clients may see another one.
+        listener is no replacement, because clients may see another address.
         """
         if self.public_url:
             return self.public_url

@@ -1,4 +1,4 @@
-"""Views: coroutines that return a response. They run here; their responses, or those of their errors, are sent."""
+"""Views: coroutines that return a response. They run here; the response, or the response to an error, is sent."""
 
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing

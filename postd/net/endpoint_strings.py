@@ -73,7 +73,7 @@ _PATHS: Mapping[str, Sequence[str]] = {
     "ssl": ("privateKey", "certKey", "extraCertChain", "dhParameters"),
     "tls": ("path",),
 }
-"""The arguments that are paths, of each kind; the first one of `unix` and `tls` may stand without its name."""
+"""The arguments that are paths, of each kind; the first argument of `unix` and `tls` may stand without its name."""
 
 
 def absolute_endpoint(description: str, folder: Path) -> str:

@@ -126,7 +126,7 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
 def local_addresses(listeners: Iterable[Listener]) -> frozenset[tuple[str, int]]:
     """Return host and port of the listeners that only this machine can reach.
 
-    A connection whose local address is one of them came through such a listener: a port that is bound to one address
+    A connection with such a local address came through such a listener: a port that is bound to one address
     cannot be bound to all addresses, too.
     """
     addresses: list[Any] = [listener.port.getHost() for listener in listeners if listener.loopback_only]

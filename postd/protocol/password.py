@@ -237,7 +237,7 @@ def hash_kind(stored: str) -> str:
     return f"bcrypt cost {int(match[1])}" if match else "argon2id"
 
 
-# OWASP: these pairs of KiB and passes are about equally strong.
+# OWASP: the pairs of KiB and passes are about equally strong.
 _RECOMMENDED = ((47104, 1), (19456, 2), (12288, 3), (9216, 4), (7168, 5))
 _COST_RECOMMENDED = 10
 

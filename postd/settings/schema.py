@@ -207,7 +207,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         return frozenset([*self.hosts, *own]) - {"*"}
 
     def needs_named_host(self, page: Page) -> bool:
-        """Return whether a page with `forward` accepts DPoP proofs, which are for a host: it has to be a named one."""
+        """Return whether a page with `forward` accepts DPoP proofs, for which the settings have to name the host."""
         return page.forward and "bearer" in page.schemes and any(issuer.dpop != "refuse" for issuer in self.bearer)
 
     def described_hosts(self, page: Page) -> frozenset[str] | None:

@@ -68,7 +68,7 @@ def proven_changes(
         entries: all changes in the log from revision `since` to `version`, both included: the tag of each, the id of
             its post, and the text that the post has now.
         since: the earlier version, perhaps of another history: the log proves that it is not by its tag.
-        version: the current one.
+        version: the current version.
     """
     if since == version:
         return {}

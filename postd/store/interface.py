@@ -1,6 +1,6 @@
 """Interfaces of the stores: posts, the state of authentication, and opening and closing.
 
-Every method but `prepare` and `stop` may raise `StoreUnavailableError` or one of its subclasses. Then a read has no
+Every method but `prepare` and `stop` may raise `StoreUnavailableError` or a subclass of it. Then a read has no
 result, and a write may or may not have happened, except that a write refused with `StoreBusyError` has not. A write is
 durable when its call returns. `now` and all times are seconds since the epoch, by `postd.reactor.ServiceClock` unless
 said otherwise.
@@ -135,7 +135,7 @@ class PostStore(Protocol):
 
         Raises:
             NoSuchPostError: there is no post with that id.
-            PostChangedError: its text is not the expected one.
+            PostChangedError: its text is not the expected text.
         """
 
     async def delete_post(self, post_id: int, *, expected: str | None = None) -> None:

@@ -240,9 +240,9 @@ class Events:
 
     def _wake_some(self, waiting: list[Deferred[None]]) -> None:
         """Wake subscribers, a few in each turn: waking thousands at once would delay other requests."""
-        for one in waiting[:WAKE_BATCH]:
-            if not one.called:  # else its client has disconnected
-                one.callback(None)
+        for waiter in waiting[:WAKE_BATCH]:
+            if not waiter.called:  # else its client has disconnected
+                waiter.callback(None)
         if len(waiting) > WAKE_BATCH:
             self.clock.callLater(0, self._wake_some, waiting[WAKE_BATCH:])
 
@@ -253,7 +253,7 @@ def _is_short(data: bytearray, changes: int = 0) -> bool:
 
 
 def _decode_start(request: Request, latest: int) -> int | None:
-    """Return the revision that a subscriber has, `latest` if it names none, None if it names an invalid one.
+    """Return the revision that a subscriber has, `latest` if it names none, None if it names an invalid revision.
 
     `?after=` is for a browser's first request, which cannot have the field.
     """
@@ -266,7 +266,7 @@ def _decode_start(request: Request, latest: int) -> int | None:
 
 
 def _encode(change: Change | None) -> bytes:
-    """Encode a change; one of which nothing is left is no event."""
+    """Encode a change; a change of which nothing is left is no event."""
     if change is None:
         return b""
     data: dict[str, Any] = {"id": change.id} if change.post is None else {"id": change.id, "post": change.post}

@@ -40,11 +40,11 @@ _VISIBLE = "".join(map(chr, range(0x21, 0x7F))).replace("%", "")
 class DescribedRequest(NativeRequest):
     """The request that a proxy describes, with the interface of `postd.http.interface.Request`.
 
-    Response, connection and authentication result are those of the proxy's own request.
+    Response, connection and authentication result belong to the proxy's own request.
 
     Attributes:
-        method, uri, path: those described.
-        fields: those of the proxy's request, which are the client's, with the `Host` that the client sent.
+        method, uri, path: method and target of the described request.
+        fields: the fields of the proxy's request, which the client has sent, with the `Host` that the client sent.
 
     Raises:
         Problem: 400, the description is absent, ambiguous or malformed.
@@ -186,6 +186,6 @@ def encode_name(name: str) -> bytes:
 
 
 def encode_scopes(scopes: frozenset[str]) -> bytes:
-    """Return scopes as words in order, separated by spaces, each encoded as a name; a space in one is encoded, too."""
+    """Return scopes as words in order, separated by spaces, each encoded as a name, with spaces in it."""
     words = (quote(scope, safe=_VISIBLE, errors="surrogatepass") for scope in sorted(scopes) if scope)
     return " ".join(words).encode("ascii")

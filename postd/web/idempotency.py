@@ -1,6 +1,6 @@
 """Idempotency keys: a POST that is repeated takes effect once (reference: Idempotency keys).
 
-Field and statuses are those of draft-ietf-httpapi-idempotency-key-header, except that a key is used as sent: the draft
+Field and statuses follow draft-ietf-httpapi-idempotency-key-header, except that a key is used as sent: the draft
 requires quotes, which most clients leave out.
 """
 

@@ -157,7 +157,7 @@ def _decode_span(request: Request) -> Span:
     """Return the span of posts by `after` and `limit`; other parameters are ignored.
 
     Raises:
-        Problem: 400, one of them is repeated or out of range.
+        Problem: 400, a parameter is repeated or out of range.
     """
     parameters = decode_query(request)
     if not parameters:

@@ -49,14 +49,14 @@ def check_preconditions(request: Request, etag: bytes) -> None:
     """Check the preconditions of a write.
 
     Raises:
-        Problem: 412, one of them does not hold.
+        Problem: 412, a precondition does not hold.
     """
     if matching_etag(request, (etag,)) is not None:
         raise precondition_failed()
 
 
 def _first_match(field_lines: Sequence[bytes], etags: Sequence[bytes], *, weak_comparison: bool) -> bytes | None:
-    """Return the first of `etags` that a list of entity tags, or `*`, contains (RFC 9110 §8.8.3.2); None without one.
+    """Return the first of `etags` that a list of entity tags, or `*`, contains (RFC 9110 §8.8.3.2); else None.
 
     A malformed list contains nothing, not even its well-formed part.
     """

@@ -1,7 +1,7 @@
 """HTML pages: the common template, and the choice between HTML and plain text.
 
 A page is a single response: style sheet and script are inline, and there are no images or fonts. Its content security
-policy allows only these and forms to this server.
+policy allows the style sheet, the script, and forms to this server.
 """
 
 from base64 import b64encode

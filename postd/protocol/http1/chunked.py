@@ -44,7 +44,7 @@ class ChunkedDecoder:
         self.finished = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the pieces of the body that these bytes complete.
+        """Return the pieces of the body that the bytes complete.
 
         Raises:
             HttpSyntaxError: 400 if they are malformed, 413 if the body is over the limit, 431 if its trailers are.
@@ -65,7 +65,7 @@ class ChunkedDecoder:
         """The bytes after the body, once it is finished."""
         return self._buffer
 
-    # Each of these consumes bytes from a position on and returns the position after them: the same one if more bytes
+    # Each method below consumes bytes from a position on and returns the position after them: the same if more bytes
     # must arrive first.
 
     def _take_size(self, position: int, _pieces: list[bytes]) -> int:

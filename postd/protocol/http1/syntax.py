@@ -25,7 +25,7 @@ _name_cache: dict[bytes, bytes] = {}
 
 
 class HttpSyntaxError(Exception):
-    """A request that is refused; the connection can carry no further one.
+    """A request that is refused; the connection can carry no further request.
 
     Args:
         status: the status code of the answer.

@@ -83,8 +83,8 @@ class RedisReplyError(Exception):
     """The reply of a server is an error.
 
     Attributes:
-        code: the words that identify the error, a key of `_ERRORS`; empty for an unknown one.
-        text: the message from these words on, without the parts that differ from script to script.
+        code: the words that identify the error, a key of `_ERRORS`; empty for an unknown error.
+        text: the message from the words of `code` on, without the parts that differ from script to script.
         is_refusal: whether the error is permanent until settings are changed.
     """
 
@@ -99,7 +99,7 @@ class RedisReplyError(Exception):
         self.is_refusal = self._kind is StoreRefusedError
 
     def as_store_error(self, where: str) -> StoreRefusedError | StoreUnavailableError:
-        """Return the error of a store for this one."""
+        """Return the error of a store for this error."""
         return self._kind(f"{where}: {self.text}")
 
 

@@ -82,7 +82,7 @@ class RedisDatabase:
     async def write(self, script: Script, *arguments: object, deadline_s: float = DEADLINE_S) -> Any:
         """Return the result of a script that writes; with sentinels, when a replica has the write too.
 
-        Before its arguments the script gets its deadline, `deadline_s` from now, as its first one.
+        Before its arguments the script gets its deadline, `deadline_s` from now, as first argument.
 
         Raises:
             StoreBusyError: too many replies are pending.

@@ -48,7 +48,7 @@ KEYS = {
     "SESSION": "postd:session:",
     "SESSIONS": "postd:sessions",
     "SESSIONS_OF": "postd:sessions_of:",
-    # Prefix of the failures of a key, and of its reservations under KEY:reserved, scored by their expiry; all of these
+    # Prefix of the failures of a key, and of its reservations under KEY:reserved, scored by their expiry; all of them
     # sets, scored by their first expiry.
     "FAILURE": "postd:failure:",
     "FAILURES": "postd:failures",

@@ -44,7 +44,7 @@ class RedisAddress(Struct, frozen=True):
         primary: the name of the primary among the sentinels.
         tls: whether to use TLS.
         ca_file: the file of the only trusted CAs; empty for the CAs of the system.
-        user: empty for the default one.
+        user: empty for the default user.
         password: sent to the server.
         password_file: has the password in its first line.
         db: the number of the database.

@@ -2,8 +2,8 @@
 
 Closing any descriptor of a file releases all POSIX record locks that the process has on it (fcntl(2)), and SQLite has
 some as long as a database is open. Without them another process believes it is the only one, and removes the
-write-ahead log or truncates the shared memory under this one. So a file that is opened here is closed only when no part
-of the process needs it, and never by the garbage collector.
+write-ahead log or truncates the shared memory of this process. So a file that is opened here is closed only when no
+part of the process needs it, and never by the garbage collector.
 
 The locks here are "open file description locks": they belong to the descriptor, do not conflict with the locks of
 SQLite, and end with the process.

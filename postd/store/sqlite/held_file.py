@@ -1,12 +1,13 @@
 """A database file that is renamed, replaced or removed while processes have it open.
 
 A process holds the file and its "-wal" and "-shm" files by descriptors, which a rename does not affect. SQLite finds
-those two by their names alone: a process that opens a database uses the ones beside it. If they belong to a file that
-was there before, or if other processes use the database with two that are no longer there, both are corrupted.
+the last two by their names alone: a process that opens a database uses the two files beside it. If they belong to a
+database that was there before, or if other processes use the database with two files that are no longer there, the
+database is corrupted.
 
-So processes open and close databases one after the other, under a lock on the folder. Each one that has a database open
-claims the "-shm" file for it, by a lock on a byte. One that opens a database first looks for claims, and for the locks
-that SQLite itself holds, of other programs too. Only the last process that closes a moved database unlinks the two, and
+So processes open and close databases one after the other, under a lock on the folder. A process that has a database
+open claims the "-shm" file for it, by a lock on a byte. A process that opens a database first looks for claims, and for
+locks of SQLite, also in other programs. Only the last process that closes a moved database unlinks the two files, and
 only after they were checkpointed into it.
 """
 

@@ -56,7 +56,7 @@ class SqliteImport:
     ) -> int:
         def store(connection: sqlite3.Connection) -> int:
             self._check_open(connection)
-            # An error undoes these statements, and no other write of the same transaction.
+            # An error undoes the statements here, and no other write of the same transaction.
             with transaction(connection, "SAVEPOINT import", "RELEASE import", "ROLLBACK TO import"):
                 if into_empty and connection.execute("SELECT EXISTS (SELECT 1 FROM post)").fetchone()[0]:
                     raise StoreNotEmptyError

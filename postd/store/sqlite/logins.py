@@ -73,7 +73,7 @@ class SqliteLogins(StorePart[SqliteDatabase]):
         return bool(await self._write(insert, synced=False, changes=()))
 
     async def use_proof(self, proof: bytes, *, expires: float) -> bool:
-        # Likewise.
+        # Bound once, too.
         return bool(await self._write(InsertRow("INSERT INTO used_proof", (expires, proof)), synced=False, changes=()))
 
     async def add_session(

@@ -13,7 +13,7 @@ _BOARD_STYLE = STYLE + read_file(__package__, "board.css")
 _SCRIPT = read_file(__package__, "board.js")
 
 BOARD_POLICY = make_policy(_BOARD_STYLE, _SCRIPT)
-"""The `Content-Security-Policy` of these pages."""
+"""The `Content-Security-Policy` of the board's pages."""
 
 _FIELD_MAX_UNITS = 800
 """`maxlength` of the text field in UTF-16 code units. At up to nine bytes each when encoded, the form stays below the
@@ -122,7 +122,7 @@ class BoardPages:
     def make_conflict(self, post: Post, revision: int, *, draft: Draft | None, was: str, back: str) -> bytes:
         """Render the page about an edit conflict: the post was changed after the form was made for it.
 
-        Arguments are those of `make_post`; `draft` is None if the post was to be deleted.
+        Arguments are as for `make_post`; `draft` is None if the post was to be deleted.
         """
         if draft is None:
             undone, keep = "It was not deleted.", "Keep it"

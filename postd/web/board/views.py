@@ -107,7 +107,7 @@ class Board:
         revision = (await self._store.version()).revision
         try:
             post = await self._store.get_post(post_id)
-            # Browsers change line ends: a text that differs only in these counts as unchanged.
+            # Browsers change line ends: a text that differs only in line ends counts as unchanged.
             if _with_lf(post.post) != text:
                 check_text(text)
                 _require_unchanged(post, was)

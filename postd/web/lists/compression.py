@@ -53,7 +53,7 @@ def acceptable_etags(etag: bytes, *, gzipped: bool) -> Sequence[bytes]:
 def not_modified_if_current(request: Request, headers: Mapping[bytes, bytes]) -> Response | None:
     """Return the 304 response to GET or HEAD if the client has the current representation, before that is generated.
 
-    `headers` are those of the 200 response, `ETag` included.
+    `headers` are the headers of the 200 response, `ETag` included.
 
     Raises:
         Problem: 412, by `If-Match`.
@@ -67,7 +67,7 @@ def not_modified_if_current(request: Request, headers: Mapping[bytes, bytes]) ->
 
 
 def _named_forms(request: Request, etag: bytes) -> list[bytes]:
-    """Return the tags of compressed forms of a text that a request names, also of those that other processes made."""
+    """Return the tags of compressed forms of a text that a request names, also of forms that other processes made."""
     begin = etag[:-1] + b"-gzip-"
     lines = [*request.fields.get(b"If-None-Match", ()), *request.fields.get(b"If-Match", ())]
     return [b'%b%b"' % (begin, rest.partition(b'"')[0]) for line in lines for rest in line.split(begin)[1:]]
@@ -77,8 +77,8 @@ class NegotiatedText:
     """A fixed text with its responses: plain, gzip (if long enough and smaller) and 304.
 
     It is compressed on first use, when it is the client's turn. While too much work waits, the plain response is sent.
-    `headers` are those of all responses, `Vary` (`VARY`) and a strong `ETag` included; the compressed representation
-    gets another tag (`gzip_etag`). `more` are those of 200 responses alone (RFC 9110 §15.4.5).
+    `headers` go into all responses, `Vary` (`VARY`) and a strong `ETag` included; the compressed representation
+    gets another tag (`gzip_etag`). `more` go into 200 responses alone (RFC 9110 §15.4.5).
     """
 
     def __init__(

@@ -48,7 +48,7 @@ def compress_text(text: bytes) -> Part:
 
 
 class Held:
-    """Counts the bytes of all pieces in memory, including those that only a response refers to."""
+    """Counts the bytes of all pieces in memory, including pieces that only a response refers to."""
 
     def __init__(self) -> None:
         self.bytes = 0
@@ -135,7 +135,7 @@ class Piece:
         return self.text.split(_START)[1:]
 
     def changed(self, changes: Mapping[int, str | None]) -> list[bytes]:
-        """Return the encoded posts after changes: to the id of a post its new text, None for a deleted one."""
+        """Return the encoded posts after changes: to the id of a post its new text, None for a deleted post."""
         posts = self.posts()
         for post_id in sorted(changes):
             text = changes[post_id]
@@ -145,7 +145,7 @@ class Piece:
         return posts
 
     def spliced(self, changes: Mapping[int, str | None]) -> tuple[bytes, int] | None:
-        """Return text and count after changes if these only replace posts, or add some at the end; else None.
+        """Return text and count after changes that only replace posts, or add posts at the end; else None.
 
         For a few changes that is cheaper than `changed`.
         """

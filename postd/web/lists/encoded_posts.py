@@ -1,7 +1,7 @@
 """A cache of encoded posts for lists: pieces at one version, updated from the change log (reference: Lists).
 
-A piece is read when a list needs it, with the changes since the version of the others, so that all pieces are always at
-one version. A change replaces one piece. Responses in progress keep the pieces of their version.
+A piece is read when a list needs it, with the changes since the version of the other pieces, so that all pieces are
+always at one version. A change replaces one piece. Responses in progress keep the pieces of their version.
 """
 
 import time
@@ -76,7 +76,7 @@ class EncodedPosts:
         return retained_bytes
 
     def is_at(self, version: Version) -> bool:
-        """Return whether the pieces are those of a version."""
+        """Return whether the pieces have a version."""
         return self._version == version
 
     async def snapshot(self, version: Version, *, after: int, limit: int | None) -> Snapshot | None:
@@ -256,7 +256,7 @@ class EncodedPosts:
         return piece
 
     def _publish(self, pieces: list[Piece]) -> None:
-        """Use these pieces from now on, without the last ones if there are too many."""
+        """Use the given pieces from now on, without the last pieces if there are too many."""
         compressed_bytes = sum(piece.held_bytes for piece in pieces if not piece.plain_bytes)
         while compressed_bytes > COMPRESSED_MAX_BYTES:
             dropped = pieces.pop()

@@ -41,7 +41,7 @@ class PostLists:
     """Responses with lists of posts, by span.
 
     They are cached until the posts change; then they are made again from the encoded posts, at a cost in proportion to
-    the change, once for all concurrent requests, when it is the turn of one of their clients. A list that is too long
+    the change, once for all concurrent requests, when it is the turn of any of their clients. A list that is too long
     for that is streamed. `caching` are the caching fields of all responses.
     """
 
@@ -109,7 +109,7 @@ class PostLists:
     def _make_kept(
         self, version: Version, span: Span, pieces: Sequence[Piece], *, own: Sequence[Piece], more: bool
     ) -> _Kept:
-        """Return the responses with some pieces, of which all but `own` are those of the encoded posts.
+        """Return the responses with some pieces, of which all but `own` belong to the encoded posts.
 
         `more` is whether there are further posts.
         """

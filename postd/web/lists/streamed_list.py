@@ -27,7 +27,7 @@ def stream_list(
 ) -> StreamedResponse:
     """Return the response with the posts after an id, whose end is not known yet, without `ETag` and length.
 
-    `headers` are those of the list as a snapshot.
+    `headers` are the headers of the list as a snapshot.
     """
     client, gzipped = request.client_network, wants_gzip(request)
     sent = {**headers, **GZIP} if gzipped else dict(headers)
@@ -49,12 +49,12 @@ class StreamedSnapshot:
 
     Args:
         pieces: the posts, none of them empty.
-        headers: those of all responses, `Vary` and a strong `ETag` included; the compressed representation gets another
-            tag.
-        more: those of 200 responses alone.
+        headers: the headers of all responses, `Vary` and a strong `ETag` included; the compressed representation gets
+            another tag.
+        more: the headers of 200 responses alone.
         posts: all posts.
         after: the ids of the list are larger.
-        own: those of the pieces that only this list has.
+        own: the pieces that only this list has.
         work: compresses them.
     """
 
@@ -73,7 +73,7 @@ class StreamedSnapshot:
         self._headers, self._more = headers, more
         self._posts, self._after, self._work = posts, after, work
         self._may_be_streamed = sum(piece.count for piece in pieces) > SNAPSHOT_POSTS
-        # It keeps its own pieces in memory, and after the next change one of the others.
+        # It keeps its own pieces in memory, and after the next change one more piece.
         owned = {id(piece) for piece in own}
         largest_bytes = max((piece.length for piece in pieces if id(piece) not in owned), default=0)
         self._held_bytes = sum(piece.length for piece in own) + largest_bytes

@@ -55,7 +55,7 @@ OPERATIONS = {
     "GET /board": Operation(
         "showBoard",
         "Show the posts",
-        "A page with the newest posts, or with those before or after a number, and a form to add one.",
+        "A page with the newest posts, or with the posts before or after a number, and a form to add a post.",
         {200: Reply("The page.", _PAGE), 302: _SIGN_IN},
         {400: "`after` or `before` is out of range, or both are given.", 503: UNAVAILABLE},
         "session",

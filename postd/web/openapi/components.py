@@ -38,8 +38,8 @@ class Reply(Struct, frozen=True):
         body: its body.
         page: its body for clients that prefer HTML, where there is a choice.
         headers: names in `HEADERS` that it always has.
-        optional_headers: names of those that it may have.
-        examples: values of header fields by name, where they are not those in `HEADERS`.
+        optional_headers: names of headers that it may have.
+        examples: values of header fields by name, where they differ from `HEADERS`.
     """
 
     description: str
@@ -62,7 +62,7 @@ class Operation(Struct, frozen=True):
         rule: which schemes may use it.
         parameters: names in `PARAMETERS`.
         body: the request body.
-        curl: words of the sample's command line beside those for the method, the credentials and the body.
+        curl: words of the sample's command line beside the words for the method, the credentials and the body.
         query: the query of the URL in the samples.
         sends_session: whether the samples send a session cookie although none is required.
     """
@@ -124,7 +124,7 @@ PARAMETERS: Mapping[str, Parameter] = {
     "path": Parameter("path", "The path of the resource, without its first slash.", str, "post"),
     "limit": Parameter("query", "The largest number of posts to list; all by default.", Count, 100),
     "after": Parameter("query", "List only posts with larger numbers than this.", After, 0),
-    "If-None-Match": _tags("If one of them is current, a read is answered with 304, and a write with 412."),
+    "If-None-Match": _tags("If a listed tag is current, a read is answered with 304, and a write with 412."),
     "If-Match": _tags("If none of them is current, the request is refused with 412."),
     "Idempotency-Key": Parameter(
         "header",

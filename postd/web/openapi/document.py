@@ -46,13 +46,13 @@ A service that stores short text posts.
 
 `HEAD` works wherever `GET` does, and `OPTIONS` lists the methods of a path in `Allow`. Neither is described here.
 
-Errors of the API are problem details (RFC 9457, `{PROBLEM_TYPE}`), those of pages plain text, or HTML for clients \
+Errors of the API are problem details (RFC 9457, `{PROBLEM_TYPE}`), errors of pages plain text, or HTML for clients \
 that prefer it (`Accept`). Any request may get: \
 400, 408, 417, 501 or 505 if it is not valid HTTP for this server, 421 (always problem details) if it is for another \
 host, 404 for an unknown path, and 405 with `Allow` for an unknown method.
 
 Long responses are compressed with gzip for clients that accept it. Pages of other origins may use the API if the \
-settings name these origins (CORS).
+settings name the origins (CORS).
 
 Every response has an `X-Request-Id`: the client's, or a new one. The server's log has the same id.
 """
@@ -154,7 +154,11 @@ class _Schemas:
             for body in (reply.body, reply.page)
             if body is not None
         ]
-        types = [ProblemDetails, *(body.type for body in bodies), *(one.type for one in PARAMETERS.values())]
+        types = [
+            ProblemDetails,
+            *(body.type for body in bodies),
+            *(parameter.type for parameter in PARAMETERS.values()),
+        ]
         schemas, self.components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
         for component in self.components.values():
             # Docstrings are for readers of the source.

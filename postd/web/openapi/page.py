@@ -8,7 +8,7 @@ document of a server with all schemes, in Chromium, with a policy that allows fi
 | license | | Apache-2.0 | MIT | MIT |
 | bytes; with gzip | 100,000; 10,000 | 1,920,000; 485,000 | 1,100,000; 327,000 | 3,570,000; 989,000 |
 | without JavaScript | complete | empty | empty | empty |
-| strict policy | complete | its images are blocked | an error message: it needs inline styles | unstyled: likewise |
+| strict policy | complete | its images are blocked | an error: needs inline styles | unstyled: needs inline styles |
 | other hosts | none | none | a logo of its maker | fonts and a proxy of its maker |
 | found by axe | nothing | 57 places | 210 places | 190 places |
 | samples of the document | shown | not without a plugin | shown | shown |
@@ -80,7 +80,7 @@ def _operations(document: Document) -> Iterable[tuple[str, str, Mapping[str, Any
 
 
 def _operations_of(document: Document, tag: Mapping[str, str]) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
-    return (one for one in _operations(document) if tag["name"] in one[2]["tags"])
+    return (found for found in _operations(document) if tag["name"] in found[2]["tags"])
 
 
 def _contents(document: Document) -> str:
@@ -184,8 +184,8 @@ def _samples(samples: Sequence[Mapping[str, str]]) -> Iterator[str]:
 
 def _sample_response(document: Document, responses: Mapping[str, Any]) -> str:
     """Return the response to the sample: status line, the most important fields, body."""
-    status = min((one for one in responses if one < "300"), default="") or max(
-        one for one in responses if "300" < one < "304"
+    status = min((status for status in responses if status < "300"), default="") or max(
+        status for status in responses if "300" < status < "304"
     )
     response = responses[status]
     fields = [f"Content-Type: {kind}" for kind in [*response.get("content", {})][:1]]
