@@ -215,7 +215,7 @@ def send_pieces(transport: Any) -> bool:
         sent = transport.socket.sendmsg(pieces)
     except BlockingIOError:
         return False
-    except OSError:  # `doWrite` meets it, too, or they are more than the kernel takes at a time
+    except OSError:  # `doWrite` raises the same error, or the kernel does not take so many pieces at a time
         return True
     transport._tempDataLen -= sent
     for index, piece in enumerate(pieces):
@@ -241,7 +241,7 @@ def send_only_write(transport: Any) -> bool:
         return False
     try:
         sent = transport.socket.send(pieces[0])
-    except OSError:  # `doWrite` meets it, too
+    except OSError:  # `doWrite` raises the same error
         return False
     left = pieces[0][sent:]
     transport._tempDataBuffer, transport._tempDataLen = [left] if left else [], len(left)

@@ -1,12 +1,12 @@
 """The throttle: a limit on failed login attempts (reference: Throttle).
 
-Passwords, Digest responses and opaque tokens count that were verified and found wrong, whether or not the user exists.
-An attempt is admitted before any comparison, also with a cached password; beyond the limit no credentials are verified,
-so that an attacker learns nothing even from the right password.
+The throttle counts failed verifications of passwords, Digest responses and opaque tokens, whether or not the user
+exists. An attempt is admitted before any comparison, also with a cached password. Beyond the limit no credentials are
+verified, so that an attacker learns nothing even from the right password.
 
 The limit holds for concurrent attempts: an attempt is reserved in the store before it is verified, and the reservation
-counts like a failure. It is one atomic step for all workers and nodes. A failure replaces it, a success removes it, and
-the reservation of a process that dies expires.
+counts like a failure. A reservation is one atomic step for all workers and nodes. A failure replaces the reservation, a
+success removes it, and the reservation of a process that dies expires.
 
 A comparison that does not wait needs no reservation as long as this process has no other write of the same keys pending
 and the store accepts writes. Until a failure is stored, all further attempts of this process must reserve. So each
@@ -14,8 +14,8 @@ process can be ahead of the store by one failure: with W workers and nodes at mo
 verified. This requires that a store executes the writes of a process in order, and that the clocks of nodes differ by
 less than `RESERVATION_TTL_S`.
 
-The error of a refusal has a reason for the log once in `NOTE_S` for each key: a client that goes on adds no more lines.
-The access log has each of its requests.
+The error of a refusal has a reason for the log once in `NOTE_S` for each key: a client that continues adds no more
+lines. The access log has each request of the client.
 """
 
 import math

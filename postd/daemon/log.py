@@ -7,11 +7,11 @@ Departures from stock twistd:
 - Control characters are escaped, so that text from clients can neither forge a log line nor control a terminal. A line
   feed in such text is followed by a tab, as in tracebacks.
 - `format = "json"` writes each event as one JSON object per line.
-- No line is longer than `LINE_MAX_BYTES`: a longer one is cut, and ends with ` ...`. A JSON line stays an object; its
+- No line is longer than `LINE_MAX_BYTES`: a longer line is cut, and ends with ` ...`. A JSON line stays an object; its
   longest text is cut.
 - Failures of twistd to write its plugin cache are not logged: a daemon's user should not have write access to the
   directory that it is installed in.
-- The file of `[log]` is only appended to. Twistd rotates its own at each megabyte, and keeps all earlier ones.
+- The file of `[log]` is only appended to. Twistd rotates its own file at each megabyte, and keeps all earlier files.
 """
 
 import errno

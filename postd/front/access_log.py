@@ -132,7 +132,7 @@ class AccessLog:
             f'"{self._show_referer(referers[0]) if referers else "-"}" '
             f'"{self._show_agent(agents[0]) if agents else "-"}" '
             f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
-            + (f' judged="{escape(_show_judged(request.described))}"' if request.described is not None else "")
+            + (f' judged="{escape(_show_described(request.described))}"' if request.described is not None else "")
         )
 
     def _json_line(self, request: AnsweredRequest, request_line: _RequestLine, took_ms: float, now: float) -> str:
@@ -159,7 +159,7 @@ class AccessLog:
             "id": request.id,
         }
         if request.described is not None:
-            members["judged"] = _show_judged(request.described)
+            members["judged"] = _show_described(request.described)
         line = orjson.dumps(members).decode()
         return line if line.isascii() else _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
@@ -179,6 +179,6 @@ def _redact_request_line(  # noqa: PLR0913, PLR0917 - a request line depends on 
     return _RequestLine(f"{parts[0]} {escape(parts[1])} {parts[2]}", *parts)
 
 
-def _show_judged(described: Request) -> str:
+def _show_described(described: Request) -> str:
     target = show_target(described.uri, described.path, described.route, described.file)
     return f"{show_method(described.method)} {target}"

@@ -34,7 +34,7 @@ class ConnectionAddresses(Protocol):
 
 
 class Hosts:
-    """The rule for the hosts of requests (reference: Hosts):
+    """The rule for the hosts of requests (reference: Hosts).
 
     - A request of HTTP/1.0 without `Host` names no host and passes: every browser sends the field.
     - A list of names holds for trusted proxies and UNIX sockets, too: it is the client's host that they pass on.

@@ -22,7 +22,8 @@ class AnsweredRequest(Request, Protocol):
         started_s: when its head was complete, by the reactor's clock.
         code: the status of the response; 499 if the client disconnected before.
         sentLength: how many bytes of the response's body were sent.
-        described: the request that this one describes, None if it is judged itself (`postd.web.forward_auth`).
+        described: the request that this request describes (`postd.web.forward_auth`); None if this request is
+            authenticated by its own credentials.
     """
 
     clientproto: bytes

@@ -3,7 +3,7 @@
 treq makes the requests, with these limits:
 
 - Time: `FETCH_MAX_S`, or `URGENT_FETCH_MAX_S` where a client's request waits for the response. Then the connection is
-  aborted, so that a host that hangs keeps none.
+  aborted, so that a host that hangs keeps no connection.
 - Size: `CONTENT_MAX_BYTES` of content, which may not be compressed, and `RECEIVED_MAX_BYTES` of the whole response.
 - Redirects: of GET only, at most `REDIRECTS_MAX`, and only within the same origin.
 - TLS: verified against the platform's trust roots, and the roots in `ca_file`.

@@ -6,8 +6,8 @@ Departures from stock Twisted, whose `ssl:` endpoints make one context for their
 - TLS 1.2 has only cipher suites with forward secrecy and authenticated encryption (RFC 9325 §4.2); Twisted's list also
   has RSA key exchange and CBC. The endpoint's `sslmethod` is ignored: versions are TLS 1.2 and 1.3.
 - A key that does not belong to its certificate is an error when both are read, not when the first client connects.
-- A client certificate of any issuer is accepted, and none is required: tokens are bound to it by its thumbprint. Stock
-  Twisted asks for certificates of named authorities.
+- A client certificate of any issuer is accepted, and none is required: a token names the thumbprint of its certificate.
+  Stock Twisted asks for certificates of named authorities.
 
 As in stock Twisted no session is resumed: on each connection, the client proves that it has the key of its certificate.
 """

@@ -245,7 +245,7 @@ class _PolledConnection(FileDescriptor):
             if not self._poller.holding:
                 try:
                     sent = self.socket.send(data)
-                except OSError:  # `doWrite` meets it, too
+                except OSError:  # `doWrite` raises the same error
                     sent = 0
                 if sent == len(data):
                     return
@@ -304,7 +304,7 @@ class _PolledConnection(FileDescriptor):
             return super().writeSomeData(data)
         try:
             return self.socket.send(data)
-        except OSError:  # the stock way meets it, too
+        except OSError:  # the stock method raises the same error
             return super().writeSomeData(data)
 
 

@@ -26,9 +26,9 @@ class Page(Struct, frozen=True):
     """Posts in ascending order of their ids, as of one moment.
 
     Args:
-        version: of the posts at that moment.
-        posts: id and text of each.
-        more: whether posts with larger ids follow; not determined where none were asked for.
+        version: the version of the posts at that moment.
+        posts: id and text of each post.
+        more: whether posts with larger ids follow; not determined if the limit was 0.
         changes: the posts that have changed since the version that was asked about: their ids, and their texts in this
             version, None for a deleted post. None if that is unknown, or there were more than `PAGE_CHANGES_MAX`
             changes.

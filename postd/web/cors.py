@@ -2,10 +2,11 @@
 
 A page of an allowed origin may send any request of the API, with an `Authorization` field that it sets itself, and read
 the response. It cannot use the browser's cookies or stored passwords: `Access-Control-Allow-Credentials` is never sent.
-A write with a session is refused, and one with Basic or Digest unless the list names the origin (reference: Form login,
-F11). A request that is refused before all of it has arrived, for example with 413, is answered without CORS fields.
+A write with a session is refused. A write with Basic or Digest is refused unless the list names the origin (reference:
+Form login, F11). The response to a request that is refused before it has arrived completely, for example with 413, has
+no CORS fields.
 
-Other origins are answered without CORS fields, and otherwise alike: the browser enforces CORS, not the server.
+Responses to other origins are the same without CORS fields: the browser enforces CORS, not the server.
 """
 
 from collections.abc import Collection

@@ -3,13 +3,14 @@
 1. Without a connection each command fails at once. Nothing is queued, so that memory stays flat, and no command is
    executed after it was reported as failed.
 2. A command has its reply within `DEADLINE_S`, or the connection is dropped with all pending commands.
-3. A write carries its deadline, in the server's time, and the server refuses one that is late: a server that was
-   suspended does not execute writes that have failed since. The clocks are compared each second, and after a refusal.
-4. Each new connection is checked: the server must be a primary, with the data that we know.
+3. A write carries its deadline, in the server's time, and the server refuses a write after its deadline: a server that
+   was suspended does not execute writes that have failed since. The clocks are compared each second, and after a
+   refusal.
+4. Each new connection is checked: the server must be a primary, with the data that postd knows.
 5. Each second the server is asked for its role, to detect a demotion, and a server that hangs while there are no
    commands.
-6. With sentinels, a second connection confirms that a replica has the writes (`replication`). The two share their
-   lifetime.
+6. With sentinels, a second connection confirms that a replica has the writes (`replication`). Both connections are
+   made and lost together.
 """
 
 from collections.abc import Callable, Coroutine

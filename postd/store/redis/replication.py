@@ -1,9 +1,9 @@
 """Confirm that a replica has the writes, on a connection beside the main one, for many writes together.
 
-A primary acknowledges a write before its replicas have it. If it dies in between, sentinels promote a replica that
-lacks an acknowledged write. WAIT returns how many replicas have all writes of one connection
+A primary acknowledges a write before its replicas have it. If the primary dies in between, sentinels promote a replica
+that lacks an acknowledged write. WAIT returns how many replicas have all writes of one connection
 (https://redis.io/docs/latest/commands/wait/), and blocks that connection until then. So WAIT has a connection of its
-own. A small write on it follows the writes to be confirmed, in the order in which replicas receive all writes.
+own. A small write on this connection follows the writes to be confirmed: replicas receive all writes in one order.
 """
 
 import re

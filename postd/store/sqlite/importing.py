@@ -4,8 +4,8 @@ Posts are staged in a temporary table, which SQLite keeps in a file of its own: 
 bounded, and a process that is killed leaves no file behind. Then one transaction copies them.
 
 That transaction drops the triggers of new posts and creates them again: for each of a million posts they would write to
-the log, which keeps the last 10,000 only, and other writers would wait eight times as long. The work of the triggers is
-done here, in the same transaction.
+the log, which keeps only the last 10,000 changes, and other writers would wait eight times as long. The work of the
+triggers is done here, in the same transaction.
 """
 
 import secrets
