@@ -45,12 +45,12 @@ def decode_post(line: bytes) -> tuple[int, str]:
     except json.JSONDecodeError as error:
         raise ValueError(f"it is not JSON: {error.msg} at character {error.pos + 1}") from None
     if not isinstance(members, _Members):
-        raise ValueError('it is not an object such as {"id":1,"post":"some text"}')  # noqa: TRY004 - as above
+        raise ValueError('it is not an object such as {"id":1,"post":"some text"}')  # noqa: TRY004 - the caller catches ValueError
     post_id, text = (_only_member(members, name) for name in ("id", "post"))
     if type(post_id) is not int or not 1 <= post_id <= POST_ID_MAX:
         raise ValueError(f"its id is not a whole number from 1 to {POST_ID_MAX}")
     if not isinstance(text, str):
-        raise ValueError("its post is not a string")  # noqa: TRY004 - as above
+        raise ValueError("its post is not a string")  # noqa: TRY004 - the caller catches ValueError
     try:
         return post_id, check_text(text)
     except InvalidTextError as error:

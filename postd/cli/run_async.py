@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 def global_reactor() -> IReactor:
     """Return the global reactor, with a monotonic clock; the first call installs it."""
-    from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
+    from twisted.internet import reactor  # noqa: PLC0415 - importing the reactor installs it
 
     use_monotonic_clock(reactor)
     return cast("IReactor", reactor)

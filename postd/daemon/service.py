@@ -115,7 +115,7 @@ def make_worker(  # noqa: PLR0913 - all that the parent passes on
 
 
 def _bind_admin(operations: Operations, settings: Settings, where: str, reactor: IReactor) -> None:
-    from postd.web.admin import Admin  # noqa: PLC0415 - its import takes time that most starts save
+    from postd.web.admin import Admin  # noqa: PLC0415 - the import takes time that most starts save
 
     views = Router(Admin(operations.health))
     site = HttpFactory(views, limits=settings.limits, hosts=admin_hosts(settings), reactor=reactor)

@@ -82,7 +82,7 @@ def makeService(options: Options) -> IService:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the service handles it; by default it ends the process
 
         with startup_imports(loaded.settings):
-            from twisted.internet import reactor  # noqa: PLC0415 - importing it installs it
+            from twisted.internet import reactor  # noqa: PLC0415 - importing the reactor installs it
 
             from postd.daemon.service import make_service  # noqa: PLC0415 - imports Klein, which imports the reactor
 

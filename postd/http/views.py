@@ -61,7 +61,7 @@ def respond(
         return NOT_DONE_YET
     try:
         end(request, outcome)
-    except Exception:  # noqa: BLE001 - it would be lost in the Deferred that was waited for
+    except Exception:  # noqa: BLE001 - the error would be lost in the Deferred of the view
         _log.failure("the response could not be sent")
     finally:
         if isinstance(outcome, Exception):

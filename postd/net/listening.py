@@ -168,8 +168,8 @@ def take_over_socket_locks(listeners: Sequence[Listener]) -> None:
             name = os.fsencode(lock.name)
             made = b"%b.%d" % (name, os.getpid())
             with suppress(OSError):  # twistd may run as another user by now, without the right to
-                os.symlink(b"%d" % os.getpid(), made)  # noqa: PTH211 - a path of bytes, as below
-                os.replace(made, name)  # noqa: PTH105
+                os.symlink(b"%d" % os.getpid(), made)  # noqa: PTH211 - a path of bytes
+                os.replace(made, name)  # noqa: PTH105 - paths of bytes
 
 
 async def close(listeners: Sequence[Listener]) -> None:

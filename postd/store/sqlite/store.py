@@ -38,7 +38,7 @@ class MemoryDatabase(SqliteDatabase):
         super().__init__(DatabaseFile("memory:", synchronous="OFF", unlinked=True), reactor=reactor, thread=thread)
         self.description = "memory:"
 
-    def prepare(self, *, create: bool = True) -> None:  # noqa: ARG002 - it is created when it is opened
+    def prepare(self, *, create: bool = True) -> None:  # noqa: ARG002 - the file is created when it is opened
         try:
             Path(tempfile.mkdtemp(prefix="postd-")).rmdir()
         except OSError as error:

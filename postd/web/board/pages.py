@@ -186,5 +186,5 @@ def _make_field(label: str, draft: Draft, *, describing: Sequence[str]) -> str:
     )
 
 
-def _hidden(hidden: bool) -> str:  # noqa: FBT001 - named after it
+def _hidden(hidden: bool) -> str:  # noqa: FBT001 - the name of the function names the argument
     return " hidden" if hidden else ""
