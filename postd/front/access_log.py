@@ -81,7 +81,7 @@ class AccessLog:
         self._flushing: IDelayedCall | None = None
         self._closed = False
 
-    def note(self, request: AnsweredRequest, took_s: float, now: float) -> None:
+    def add(self, request: AnsweredRequest, took_s: float, now: float) -> None:
         """Add the line of a request.
 
         Args:

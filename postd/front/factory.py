@@ -151,7 +151,7 @@ class HttpFactory(Site):
         """Log and count a request that was answered, or whose client disconnected."""
         took_s = self.reactor.seconds() - request.started_s
         if self._access_log is not None:
-            self._access_log.note(request, took_s, time.time())
+            self._access_log.add(request, took_s, time.time())
         if self._tally is not None:
             authentication = request.authentication
             scheme = outcome = None

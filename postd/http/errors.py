@@ -114,7 +114,7 @@ def _retry(seconds: int = RETRY_AFTER_S) -> dict[bytes, bytes]:
     return {b"Retry-After": b"%d" % seconds}
 
 
-def say_when(problem: Problem) -> str:
+def retry_after_text(problem: Problem) -> str:
     """Return the sentence that says when to try again, an empty text if waiting is of no use."""
     seconds = problem.headers.get(b"Retry-After", b"").decode("ascii")
     return f"Try again in {seconds} second{'' if seconds == '1' else 's'}." if seconds else ""
@@ -145,7 +145,7 @@ def make_problem_response(request: Request, problem: Problem, advice: Advice = _
         title = phrase(problem.status)
         if not negotiate_html(request):
             return make_response(problem.status, TEXT, f"{title}\n".encode(), headers)
-        said = " ".join(filter(None, [problem.detail, advice.sentence, say_when(problem)]))
+        said = " ".join(filter(None, [problem.detail, advice.sentence, retry_after_text(problem)]))
         content = f'<p>{escape(said)}</p>\n<a href="{escape(advice.path)}">{escape(advice.link)}</a>\n'
         return make_html_response(problem.status, title, content, site_name=request.site_name, headers=headers)
     members: dict[str, Any] = {

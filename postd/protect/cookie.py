@@ -37,7 +37,7 @@ class SessionReader:
     def read(self, request: Request) -> SessionCredentials | None:
         return decode_session_cookies(request)
 
-    def invite(self, request: Request) -> Response:
+    def redirect_to_sign_in(self, request: Request) -> Response:
         """Redirect to the form (spec: `/home` without a valid cookie); an invalid cookie is deleted."""
         if decode_session_cookies(request) is not None:
             expire_session_cookie(request)

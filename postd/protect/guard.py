@@ -122,7 +122,7 @@ class CredentialReader(Protocol):
             Refused: they are malformed.
         """
 
-    def invite(self, request: Request) -> Response | None:
+    def redirect_to_sign_in(self, request: Request) -> Response | None:
         """Return the redirect to the sign-in page, instead of a 401; None if there is none."""
 
 
@@ -242,11 +242,11 @@ class Guard(AuthSessionWrapper):
         assert above.identity is not None
         return above.identity, await self._cred.find_avatar(above.identity, self._protected, IResource)
 
-    def invite(self, request: Request) -> Response | None:
+    def redirect_to_sign_in(self, request: Request) -> Response | None:
         """Return the redirect to the sign-in page; None for a 401."""
         if request.is_api:
             return None
-        return next(filter(None, (reader.invite(request) for reader in self._readers)), None)
+        return next(filter(None, (reader.redirect_to_sign_in(request) for reader in self._readers)), None)
 
     def _read(
         self, scheme: str, read: Callable[[Request], ICredentials | None], request: Request
@@ -271,9 +271,9 @@ class Guard(AuthSessionWrapper):
             problem = Problem(HTTPStatus.FORBIDDEN, "The token lacks the scope that this resource needs.")
             return make_problem_response(request, problem)
         if not self._factories:
-            invitation = self.invite(request)
-            if invitation is not None:
-                return invitation
+            redirect = self.redirect_to_sign_in(request)
+            if redirect is not None:
+                return redirect
             for reader in self._readers:
                 request.add_header(b"WWW-Authenticate", reader.challenge)
         await _add_challenges(self._factories, factory, refusal, request)

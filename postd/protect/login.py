@@ -13,7 +13,7 @@ from postd.auth.identity import AuthenticationResult, Identity
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
-from postd.http.errors import say_when, to_problem
+from postd.http.errors import retry_after_text, to_problem
 from postd.http.interface import Request
 from postd.http.pages.template import make_html_response, negotiate_html, read_file, wants_html
 from postd.http.peer import PeerResolver
@@ -97,7 +97,7 @@ class LoginViews:
             except (Refused, StoreUnavailableError):
                 pass  # the form is there even when the store is not
             else:
-                return self._lead_back(back)
+                return self._redirect_to_next(back)
         return self._login_page if back is None else self._make_form(HTTPStatus.OK, parameters)
 
     async def log_in(self, request: Request) -> Response:
@@ -113,16 +113,16 @@ class LoginViews:
             if isinstance(error, Refused):
                 return self._refuse(request, fields)
             problem = to_problem(error)
-            if problem is None or not say_when(problem) or not wants_html(request):
+            if problem is None or not retry_after_text(problem) or not wants_html(request):
                 raise
             request.add_header(b"Vary", b"Accept")
-            why = f"{problem.detail} {say_when(problem)}"
+            why = f"{problem.detail} {retry_after_text(problem)}"
             return self._make_form(problem.status, fields, why, {**PAGE_HEADERS, **problem.headers})
         request.authentication = AuthenticationResult("form", "accepted", user.account, user)
         _log.info("signed in: {user!r} from {address}", user=user.account, address=self._clients.address(request))
         secure = self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
         set_session_cookie(request, session_id, secure=secure)
-        return self._lead_back(_decode_next(fields))
+        return self._redirect_to_next(_decode_next(fields))
 
     def _refuse(self, request: Request, fields: Mapping[str, list[str]]) -> Response:
         headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
@@ -157,7 +157,7 @@ class LoginViews:
             request.add_header(b"Clear-Site-Data", b'"cache"')
         return self._to_form
 
-    def _lead_back(self, back: bytes | None) -> Response:
+    def _redirect_to_next(self, back: bytes | None) -> Response:
         return self._to_after if back is None else make_redirect(back)
 
     def _make_form(

@@ -144,12 +144,12 @@ class ForwardAuth(Guard):
             )
         raise Problem(421, NOT_OUR_HOST)
 
-    def invite(self, request: Request) -> Response | None:
+    def redirect_to_sign_in(self, request: Request) -> Response | None:
         """Redirect browsers to the form, with the requested page as `next`."""
         assert isinstance(request, DescribedRequest)
-        invitation = super().invite(request) if request.accepts_redirect else None
-        if invitation is None or len(request.uri) > LOCAL_PATH_MAX_BYTES:
-            return invitation
+        redirect = super().redirect_to_sign_in(request) if request.accepts_redirect else None
+        if redirect is None or len(request.uri) > LOCAL_PATH_MAX_BYTES:
+            return redirect
         return make_redirect(b"/?next=" + quote(request.uri, safe="/").encode("ascii"))
 
 

@@ -155,9 +155,9 @@ class LogInBothFormats(AccessLog):
         super().__init__(as_json=False, address_of=_address, reactor=reactor)
         self._json = AccessLog(as_json=True, address_of=_address, reactor=reactor)
 
-    def note(self, request: AnsweredRequest, took_s: float, now: float) -> None:
-        super().note(request, took_s, now)
-        self._json.note(request, took_s, now)
+    def add(self, request: AnsweredRequest, took_s: float, now: float) -> None:
+        super().add(request, took_s, now)
+        self._json.add(request, took_s, now)
 
     def close(self) -> None:
         super().close()

@@ -86,7 +86,7 @@ class OwnReader(Struct):
             return None
         return OwnCredentials(self.scheme, self.context.clients.address(request), self.context.throttle, found)
 
-    def invite(self, _request: Request) -> Response | None:
+    def redirect_to_sign_in(self, _request: Request) -> Response | None:
         """Return None: there is no form."""
         return None
 
