@@ -113,7 +113,7 @@ class Throttle:
         address_failures: the limit for one address.
         account_failures: the limit for one account.
         window_s: how long each failure counts, in seconds.
-        clock: the reactor's.
+        clock: the clock of the dates in the store, and the timers.
     """
 
     def __init__(  # noqa: PLR0913 - the settings

@@ -47,7 +47,7 @@ NONCE_COUNTS_KEPT_S = 60
 """How long the counts of a nonce are kept after it expires: a node with a slow clock still accepts it."""
 
 CLOCK_KEPT_S = 30
-"""How far the clock in a store may be behind while there is anything in the store that expires."""
+"""How far the clock in a store may be behind, when `purge_expired` is called, while anything in the store expires."""
 
 
 FailureKeys = tuple[bytes, ...]
