@@ -19,7 +19,7 @@ from postd.protocol.host import client_site
 SITE_TURNS = 8
 """How many turns the networks of one IPv6 /48 take in a round, together."""
 
-TURN_MAX_S = 0.002
+TURN_MAX_S = 0.0005
 """How much time expensive work takes in one turn of the reactor."""
 
 RUNNING_MAX = 8
@@ -215,7 +215,7 @@ async def _wait(queue: FairQueue[_Waiter], client: str, waiter: _Waiter) -> None
 class FairTurns:
     """Time on the reactor's thread for expensive work, such as encoding and compressing lists.
 
-    Such work begins only for some milliseconds in each turn of the reactor: a request that is read meanwhile waits for
+    Such work begins only for `TURN_MAX_S` in each turn of the reactor: a request that is read meanwhile waits for
     one piece of work of each other client. Work that waits for a store in its turn is limited in number: its results
     may all arrive together.
 

@@ -12,7 +12,7 @@ SOAK = Path(__file__).parent.parent.parent / "bench" / "soak.py"
 def test_short_soak_finds_no_violation_and_draws_charts(tmp_path: Path) -> None:
     drawing = tmp_path / "soak.svg"
     result = subprocess.run(
-        [sys.executable, str(SOAK), "--minutes", "0.3", "--rate", "60", "--plot", str(drawing)],
+        [sys.executable, str(SOAK), "--minutes", "0.4", "--rate", "60", "--plot", str(drawing)],
         capture_output=True,
         text=True,
         timeout=120,

@@ -130,6 +130,11 @@ class Piece:
         cut = Piece(max(after, self.low), self.high, text[starts[begin] : starts[end]], end - begin, self._held)
         return cut, end < self.count
 
+    def halves(self) -> list["Piece"]:
+        """Return two pieces with the posts of this one, which has several."""
+        first, _ = self.cut(self.low, self.count // 2)
+        return [first, self.cut(last_id_in(first.text), self.count)[0]]
+
     def posts(self) -> list[bytes]:
         """Return the encoded posts."""
         return self.text.split(_START)[1:]

@@ -24,6 +24,9 @@ KEPT_OVERHEAD_BYTES = 2048
 WHOLE_MAX_BYTES = 64 * 1024
 """A list of up to this many bytes is kept as one text; a longer one refers to the encoded posts."""
 
+OWN_PIECE_MAX_BYTES = 32 * 1024
+"""A longer piece at an end of a page is divided: one half is compressed in a turn, which takes up to 0.6 ms."""
+
 SHORT_PAGE_POSTS = 100
 """Reading a page of fewer posts costs less than updating the encoded posts for it."""
 
@@ -98,13 +101,14 @@ class PostLists:
             return self._make_kept(page.version, span, [piece], own=[piece], more=page.more)
         version, pieces = snapshot
         left, more = maxsize if limit is None else limit, False
-        cuts = list[Piece]()
+        sent, own = list[Piece](), list[Piece]()
         for piece in pieces:
             cut, follows = piece.cut(after, left)
-            cuts.append(cut)
             left, more = left - cut.count, more or follows
-        own = [cut for cut, piece in zip(cuts, pieces, strict=True) if cut is not piece]
-        return self._make_kept(version, span, cuts, own=own, more=more)
+            parts = cut.halves() if cut is not piece and cut.length > OWN_PIECE_MAX_BYTES else [cut]
+            sent += parts
+            own += [] if cut is piece else parts
+        return self._make_kept(version, span, sent, own=own, more=more)
 
     def _make_kept(
         self, version: Version, span: Span, pieces: Sequence[Piece], *, own: Sequence[Piece], more: bool

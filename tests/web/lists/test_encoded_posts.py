@@ -673,6 +673,10 @@ def test_changed_piece_is_what_encoding_anew_gives(posts: Mapping[int, str], cha
             later = [text for number, text in zip(sorted(posts), encoded, strict=True) if number > post_id]
             cut, follow = piece.cut(post_id, limit)
             assert (cut.text, cut.count, follow) == (join_posts(later[:limit]), len(later[:limit]), len(later) > limit)
+    if len(posts) > 1:
+        halves = Piece(0, 50, join_posts(encoded), len(encoded), Held()).halves()
+        assert [post for half in halves for post in half.posts()] == encoded
+        assert abs(halves[1].count - halves[0].count) <= 1
 
 
 def test_bytes_are_counted_until_a_piece_is_dropped() -> None:
