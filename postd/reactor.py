@@ -1,4 +1,4 @@
-"""The type of the reactor, and the clocks of a process.
+"""The types of the reactor and of its work, and the clocks of a process.
 
 The reactor is passed as an argument; only `tap` and `cli.run_async` import the global one. There are three clocks
 (explanation: Time):
@@ -9,10 +9,10 @@ The reactor is passed as an argument; only `tap` and `cli.run_async` import the 
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from types import FrameType
-from typing import Any
+from types import FrameType, ModuleType
+from typing import Any, TypeVar
 
 from twisted.internet.interfaces import (
     IDelayedCall,
@@ -25,6 +25,11 @@ from twisted.internet.interfaces import (
     IReactorTime,
 )
 from zope.interface import implementer
+
+T = TypeVar("T")
+
+Work = Coroutine[Any, Any, T]
+"""A coroutine that the reactor runs, and its result; what it awaits, and gets for that, is Twisted's."""
 
 
 class IReactor(
@@ -43,6 +48,10 @@ class IReactor(
 
     def sigTerm(number: int, frame: FrameType | None = None) -> None:  # noqa: N805 - an interface has no self
         """As `sigInt`, for SIGTERM."""
+
+
+AnyReactor = IReactorTime | ModuleType
+"""A reactor as programs pass it: for type checkers the global one of Twisted is a module."""
 
 
 def use_monotonic_clock(reactor: Any) -> None:

@@ -3,8 +3,8 @@
 Each kind provides exactly one interface: a portal takes the first checker whose interface matches.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TypeVar
 
 from msgspec import Struct
 from twisted.cred.credentials import ICredentials
@@ -15,6 +15,7 @@ from zope.interface import Attribute, implementer
 
 from postd.errors import TooManyFailuresError
 from postd.protocol.digest import DigestResponse
+from postd.reactor import Work
 
 T = TypeVar("T")
 
@@ -164,7 +165,7 @@ def log_throttled(
     return error
 
 
-def run_to_completion(work: Coroutine[Any, Any, T]) -> Deferred[T]:
+def run_to_completion(work: Work[T]) -> Deferred[T]:
     """Run a check; return a Deferred for its result, which can be cancelled without stopping the check.
 
     A client that disconnects must not keep its failure from being counted: it could guess without a limit.

@@ -5,7 +5,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
 from urllib.parse import quote_plus
 
 import orjson
@@ -110,7 +109,7 @@ class Introspector:
             raise self._too_many()
         return await self._running.run(key, lambda: self._introspect(token, key, network))
 
-    async def fetch(self, token: str) -> Mapping[str, Any]:
+    async def fetch(self, token: str) -> Mapping[str, object]:
         """Return the issuer's answer about a token.
 
         Raises:
@@ -139,7 +138,7 @@ class Introspector:
         self._accepted.put(key, accepted, until=now + min(ACCEPTED_TTL_S, self._policy.ends_at(accepted) - date))
         return accepted
 
-    async def _fetch_limited(self, token: str) -> Mapping[str, Any]:
+    async def _fetch_limited(self, token: str) -> Mapping[str, object]:
         try:
             await self._slots.acquire().addTimeout(WAIT_MAX_S, self._reactor)
         except TimeoutError:
@@ -172,7 +171,7 @@ def _digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).digest()
 
 
-def _decode(fetched: Fetched) -> dict[str, Any]:
+def _decode(fetched: Fetched) -> dict[str, object]:
     try:
         answer = orjson.loads(fetched.content)
     except orjson.JSONDecodeError:

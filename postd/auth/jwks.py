@@ -53,7 +53,7 @@ class FetchedKeys(Struct, frozen=True):
     jwks_uri: str
     fresh_s: float
     metadata_url: str = ""
-    metadata: Mapping[str, Any] = {}
+    metadata: Mapping[str, object] = {}
 
 
 class KeySource:
@@ -75,7 +75,7 @@ class KeySource:
         self._configured_uri = jwks_uri
         self._discovered_uri = ""
         self._metadata_url = ""
-        self._metadata: Mapping[str, Any] = {}
+        self._metadata: Mapping[str, object] = {}
         self._discovered_at = -math.inf
         self.current: KeySet | None = None
         self._fetched_at = -math.inf

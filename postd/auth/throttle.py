@@ -21,12 +21,12 @@ lines. The access log has each request of the client.
 import math
 import secrets
 from collections import Counter, deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -37,6 +37,7 @@ from twisted.internet.interfaces import IReactorTime
 from postd.caching import TTLCache
 from postd.errors import StoreBusyError, StoreUnavailableError, TooManyFailuresError
 from postd.protocol.host import client_network
+from postd.reactor import Work
 from postd.store.interface import FailureKeys, Failures, LoginStore, Reservation
 
 RESERVATION_TTL_S = 60
@@ -307,7 +308,7 @@ class Throttle:
             if reservation.expires > now:
                 Deferred.fromCoroutine(self._release(reservation))
 
-    async def _write(self, keys: FailureKeys, write: Coroutine[Any, Any, T]) -> T:
+    async def _write(self, keys: FailureKeys, write: Work[T]) -> T:
         """Await a write, with its keys marked as pending: their counts, if read until then, may be outdated."""
         self._writes += 1
         self._pending_writes.update(keys)

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -48,7 +48,7 @@ class Account(Struct, frozen=True):
     digest_realm: str | None = None
     h_a1: Mapping[str, str] = MappingProxyType({})
 
-    def __rich_repr__(self) -> list[tuple[str, Any]]:
+    def __rich_repr__(self) -> list[tuple[str, object]]:
         return [("name", self.name), ("digest_realm", self.digest_realm)]
 
     def __repr__(self) -> str:

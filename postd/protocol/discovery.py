@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
@@ -64,7 +63,7 @@ def metadata_urls(issuer: str) -> tuple[str, str]:
     return base + OPENID_PATH, f"{parts.scheme}://{parts.netloc}{OAUTH_PATH}{parts.path}"
 
 
-def decode_document(content: bytes, issuer: str) -> Mapping[str, Any]:
+def decode_document(content: bytes, issuer: str) -> Mapping[str, object]:
     """Decode an issuer's metadata document.
 
     Raises:
@@ -82,7 +81,7 @@ def decode_document(content: bytes, issuer: str) -> Mapping[str, Any]:
     return document
 
 
-def endpoint_of(document: Mapping[str, Any], name: str) -> str:
+def endpoint_of(document: Mapping[str, object], name: str) -> str:
     """Return an endpoint's URL by its name in a metadata document.
 
     Raises:
@@ -93,7 +92,7 @@ def endpoint_of(document: Mapping[str, Any], name: str) -> str:
     except ValueError:
         uri = ""
     # A remote issuer must not direct requests to this machine.
-    if not uri or (document["issuer"].startswith("https:") and not uri.startswith("https:")):
+    if not uri or (str(document["issuer"]).startswith("https:") and not uri.startswith("https:")):
         raise MetadataError(f"the document has no {name} with an https URL (http is allowed for loopback only)")
     return uri
 

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from hyperlink import URL
 from msgspec import Struct
@@ -48,7 +47,7 @@ class Proof(Struct, frozen=True):
     """
 
     jwt: Jwt
-    key: Mapping[str, Any]
+    key: Mapping[str, object]
     thumbprint: str
 
     @property
@@ -144,7 +143,7 @@ def decode_proof(text: bytes) -> Proof:
     return Proof(jwt, key, thumbprint(key))
 
 
-def thumbprint(key: Mapping[str, Any]) -> str:
+def thumbprint(key: Mapping[str, object]) -> str:
     """Return the SHA-256 thumbprint of a public JWK, in Base64url (RFC 7638 §3).
 
     Raises:

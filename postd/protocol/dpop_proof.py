@@ -120,7 +120,7 @@ def make_proof(  # noqa: PLR0913 - all but one by name
         token: the access token that is sent with it, None at a token endpoint.
         nonce: the server's nonce, None if it has given none.
     """
-    claims: dict[str, Any] = {
+    claims: dict[str, object] = {
         "jti": secrets.token_urlsafe(_JTI_BYTES),
         "htm": method,
         "htu": _target(url),

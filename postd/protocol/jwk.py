@@ -107,7 +107,7 @@ def decode_key_set(content: bytes) -> KeySet:
     return KeySet(tuple(keys), tuple(left_out))
 
 
-def decode_key(key: Mapping[str, Any]) -> SigningKey:
+def decode_key(key: Mapping[str, object]) -> SigningKey:
     """Decode one public key (RFC 7517 §4).
 
     Raises:

@@ -58,7 +58,7 @@ class Jwt(Struct, frozen=True):
     """A decoded JWT, not verified; `alg`, `kid`, `typ` and `iss` have the right types. `signed` is the signed text."""
 
     header: Mapping[str, Any]
-    claims: Mapping[str, Any]
+    claims: Mapping[str, object]
     signed: bytes
     signature: bytes
 
@@ -166,7 +166,7 @@ class TokenPolicy(Struct, frozen=True):
             raise TokenError("it looks like an ID token or a security event, and has no scope")
         return accepted
 
-    def check_introspection(self, answer: Mapping[str, Any], now: float) -> AccessToken:
+    def check_introspection(self, answer: Mapping[str, object], now: float) -> AccessToken:
         """Check an issuer's answer about an opaque token (RFC 7662 §2.2).
 
         `iss`, `aud` and the times may be missing from it: the issuer checks them for the authenticated caller (§4).
@@ -191,7 +191,7 @@ class TokenPolicy(Struct, frozen=True):
         """Return until when a token is accepted, in seconds since the epoch; infinity if it never expires."""
         return math.inf if token.expires_at is None else token.expires_at + self.leeway_s
 
-    def _check(self, claims: Mapping[str, Any], now: float, *, introspected: bool = False) -> AccessToken:
+    def _check(self, claims: Mapping[str, object], now: float, *, introspected: bool = False) -> AccessToken:
         if claims.get("iss", self.issuer) != self.issuer:
             raise TokenError("iss is another issuer")
         key, certificate = self._binding_of(claims)
@@ -206,7 +206,7 @@ class TokenPolicy(Struct, frozen=True):
             user, self._scopes_of(claims), expires_at, json.dumps(claims).encode(), key or "", certificate or ""
         )
 
-    def _binding_of(self, claims: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    def _binding_of(self, claims: Mapping[str, object]) -> tuple[str | None, str | None]:
         """Return the thumbprints of the key and of the certificate that a token is bound to (RFC 7800 §3.1)."""
         confirmation = claims.get("cnf")
         members = confirmation if isinstance(confirmation, dict) else {}
@@ -222,7 +222,7 @@ class TokenPolicy(Struct, frozen=True):
                 raise TokenError(f"cnf.{name} is not a thumbprint")
         return members.get("jkt"), members.get("x5t#S256")
 
-    def _check_audience(self, claims: Mapping[str, Any]) -> None:
+    def _check_audience(self, claims: Mapping[str, object]) -> None:
         if not self.audiences:
             return  # required_claims identify the audience instead
         audience = claims.get("aud")
@@ -233,7 +233,7 @@ class TokenPolicy(Struct, frozen=True):
             expected = " or ".join(f'"{name}"' for name in sorted(self.audiences))
             raise TokenError(f"aud is another audience (expected {expected})")
 
-    def _check_times(self, claims: Mapping[str, Any], now: float) -> float | None:
+    def _check_times(self, claims: Mapping[str, object], now: float) -> float | None:
         expires_at = decode_date(claims, "exp")
         # The edges: "on or after" for exp (RFC 7519 §4.1.4), "before" for nbf (§4.1.5).
         if expires_at is not None and now >= expires_at + self.leeway_s:
@@ -244,7 +244,7 @@ class TokenPolicy(Struct, frozen=True):
                 raise TokenError(f"{name} is in the future")
         return expires_at
 
-    def _user_of(self, claims: Mapping[str, Any], *, introspected: bool) -> str:
+    def _user_of(self, claims: Mapping[str, object], *, introspected: bool) -> str:
         name = self.user_claim
         if introspected and name == USER_CLAIM and name not in claims:
             name = "client_id"  # a client's own token: sub is optional (RFC 7662 §2.2)
@@ -254,7 +254,7 @@ class TokenPolicy(Struct, frozen=True):
                 raise TokenError(f"{wanted} is missing, or not a valid name")
         return str(claims[name])
 
-    def _scopes_of(self, claims: Mapping[str, Any]) -> frozenset[str]:
+    def _scopes_of(self, claims: Mapping[str, object]) -> frozenset[str]:
         scopes: set[str] = set()
         for name in self.scope_claims:
             value = claims.get(name, [])
@@ -316,7 +316,7 @@ def _begins_as_object(text: bytes) -> bool:
         return False
 
 
-def _decode_object(text: bytes) -> dict[str, Any]:
+def _decode_object(text: bytes) -> dict[str, object]:
     decoded = decode_base64url(text).decode("utf-8")
     if decoded.count("{") + decoded.count("[") > _CONTAINERS_MAX:
         raise ValueError("nested too deeply, or too much")  # json's own limit depends on Python's version
@@ -326,7 +326,7 @@ def _decode_object(text: bytes) -> dict[str, Any]:
     return value
 
 
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Return an object from its members, whose names must be unique (RFC 7515 §4, RFC 7519 §4)."""
     members = dict(pairs)
     if len(members) != len(pairs):
@@ -351,7 +351,7 @@ def _type_of(name: str) -> str:
     return name.lower().removeprefix("application/")
 
 
-def decode_date(claims: Mapping[str, Any], name: str) -> float | None:
+def decode_date(claims: Mapping[str, object], name: str) -> float | None:
     """Return a NumericDate (RFC 7519 §2), None if the claim is absent.
 
     Raises:
