@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from twisted.internet import endpoints
+from twisted.internet.abstract import FileDescriptor
 from twisted.internet.endpoints import _SystemdParser
 from twisted.internet.interfaces import IAddress, IProtocolFactory
 from twisted.internet.tcp import Port
@@ -157,12 +158,12 @@ def log_file_descriptor(file: LogFile) -> int:
 # Connections
 
 
-def buffered_bytes(transport: Any) -> int:
+def buffered_bytes(transport: FileDescriptor) -> int:
     """Return how many bytes a socket's transport holds that the kernel has not taken.
 
     `dataBuffer` and `offset` are public, the list of the writes since is not.
     """
-    return len(transport.dataBuffer) - transport.offset + transport._tempDataLen  # type: ignore[no-any-return]
+    return len(transport.dataBuffer) - transport.offset + transport._tempDataLen
 
 
 def largest_viewed(transport: Any) -> bytes | None:
@@ -171,7 +172,7 @@ def largest_viewed(transport: Any) -> bytes | None:
     return max(viewed, key=len, default=None)
 
 
-def drop_buffer(transport: Any) -> None:
+def drop_buffer(transport: FileDescriptor) -> None:
     """Forget what the transport of a lost connection has not sent.
 
     A transport and its protocol refer to each other: until the next garbage collection, it would stay in memory.
@@ -180,7 +181,7 @@ def drop_buffer(transport: Any) -> None:
     transport._tempDataBuffer, transport._tempDataLen = [], 0
 
 
-def buffer_only_write(transport: Any, data: bytes) -> None:
+def buffer_only_write(transport: FileDescriptor, data: bytes) -> None:
     """Do what `write` of a connected socket's transport does while it has nothing buffered, with at most 64 KiB.
 
     `write` checks its argument, and whether to pause the producer, too.
@@ -262,10 +263,10 @@ class AuthSessionWrapper(HTTPAuthSessionWrapper, ABC):
     """
 
     @abstractmethod
-    def resource_for(self, request: Any) -> IResource:
+    def resource_for(self, request: object) -> IResource:
         """Return the resource to render, which the rest of the path leads on from."""
 
-    def _authorizedResource(self, request: Any) -> IResource:
+    def _authorizedResource(self, request: object) -> IResource:
         return self.resource_for(request)
 
 

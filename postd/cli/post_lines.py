@@ -57,7 +57,7 @@ def decode_post(line: bytes) -> tuple[int, str]:
         raise ValueError(error.why) from None
 
 
-class _Members(list[tuple[str, Any]]):
+class _Members(list[tuple[str, object]]):
     """The members of an object, in order; distinct from a list, which is a JSON array."""
 
 

@@ -3,7 +3,7 @@
 import functools
 import json
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
@@ -28,6 +28,7 @@ from postd.client.auth import check_encrypted
 from postd.client.posts import check_server_url
 from postd.errors import ConfigError, printable
 from postd.model import POST_ID_MAX
+from postd.reactor import Work
 
 _TEXT_MAX_BYTES = 64 * 1024
 """The longest text that is read from standard input: the server's limit is lower."""
@@ -83,7 +84,7 @@ class _Client:
         self._url = url
         self._auth = auth
 
-    def run(self, work: Callable[[PostClient], Coroutine[Any, Any, None]]) -> None:
+    def run(self, work: Callable[[PostClient], Work[None]]) -> None:
         """Run `work` with a client."""
 
         async def use() -> None:
@@ -92,7 +93,7 @@ class _Client:
 
         run(use)
 
-    def line(self, words: str, members: dict[str, Any]) -> str:
+    def line(self, words: str, members: Mapping[str, object]) -> str:
         """Return a line of output: text that is safe for a terminal, or JSON in ASCII."""
         return json.dumps(members) if self.as_json else printable(words)
 

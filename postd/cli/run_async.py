@@ -2,7 +2,7 @@
 
 import select
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -12,7 +12,7 @@ from twisted.internet.error import ReactorNotRunning
 from twisted.internet.task import deferLater
 from twisted.python.failure import Failure
 
-from postd.reactor import IReactor, use_monotonic_clock
+from postd.reactor import IReactor, Work, use_monotonic_clock
 
 T = TypeVar("T")
 
@@ -25,7 +25,7 @@ def global_reactor() -> IReactor:
     return cast("IReactor", reactor)
 
 
-def run(work: Callable[[], Coroutine[Any, Any, T]], *, timeout_s: float | None = None) -> T:
+def run(work: Callable[[], Work[T]], *, timeout_s: float | None = None) -> T:
     """Run the reactor until `work` has finished; return its result. A process can call this only once.
 
     Args:

@@ -1,14 +1,15 @@
 """Open stores for a command, run its work, and close them."""
 
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 from twisted.internet.defer import Deferred, TimeoutError  # noqa: A004 - Twisted's
 
 from postd.cli.run_async import global_reactor, run
 from postd.errors import ConfigError
+from postd.reactor import Work
 from postd.settings.loading import LoadedSettings
 from postd.store.interface import Store
 from postd.store.opening import open_store
@@ -46,7 +47,7 @@ def prepare_store(loaded: LoadedSettings, *, create: bool = False) -> Store:
     return store
 
 
-def use_store(loaded: LoadedSettings, work: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
+def use_store(loaded: LoadedSettings, work: Callable[[Store], Work[T]]) -> T:
     """Run `work` with the store of the settings open, within `_STORE_TIMEOUT_S`; return its result.
 
     Raises:
@@ -81,7 +82,7 @@ def use_stores(stores: Sequence[Store], work: Callable[[], Awaitable[T]]) -> T:
     return run(use)
 
 
-async def _within_limit(store: Store, work: Coroutine[Any, Any, T]) -> T:
+async def _within_limit(store: Store, work: Work[T]) -> T:
     try:
         return await Deferred.fromCoroutine(work).addTimeout(_STORE_TIMEOUT_S, global_reactor())
     except TimeoutError:

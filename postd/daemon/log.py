@@ -25,7 +25,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from twisted.logger import ILogObserver, LogEvent, Logger, LogLevel, eventAsText, formatEventAsClassicLogText
 from twisted.python.logfile import LogFile
@@ -96,7 +96,7 @@ def format_json(event: LogEvent) -> str | None:
     return _bound(_dump(members) + "\n", _cut_object)
 
 
-def _dump(members: dict[str, Any]) -> str:
+def _dump(members: Mapping[str, object]) -> str:
     """Return an object in the form of the JSON access log."""
     line = json.dumps(members, ensure_ascii=False, separators=(",", ":"))
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)

@@ -140,7 +140,7 @@ class ParentCommands:
         stop: called at the end of the parent, or of the reactor.
     """
 
-    def __init__(self, obey: Callable[[Any], None], stop: Callable[[], None]) -> None:
+    def __init__(self, obey: Callable[[object], None], stop: Callable[[], None]) -> None:
         self._obey = obey
         self._stop = stop
         self._lines = LineBuffer(LINE_MAX_BYTES)

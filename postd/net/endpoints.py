@@ -67,7 +67,7 @@ class DryRunReactor:
 
     certificate: "Certificate | None" = None
 
-    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
+    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: object) -> IListeningPort:  # noqa: ARG002
         return cast("IListeningPort", None)
 
     def listenSSL(self, port: int, factory: IProtocolFactory, contextFactory: Any, **keywords: Any) -> IListeningPort:
@@ -76,7 +76,7 @@ class DryRunReactor:
         self.certificate = Certificate(contextFactory)
         return self.listenTCP(port, wrap_factory(factory, self.certificate), **keywords)
 
-    def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
+    def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: object) -> IListeningPort:  # noqa: ARG002
         check_socket_path(address)
         return cast("IListeningPort", None)
 

@@ -9,7 +9,7 @@ treq makes the requests, with these limits:
 - TLS: verified against the platform's trust roots, and the roots in `ca_file`.
 """
 
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 from urllib.parse import urljoin
@@ -28,7 +28,7 @@ from zope.interface import implementer
 
 from postd.net.http_client import EndpointFactory, describe_failure, drop, root_cause, single_exchange, split_origin
 from postd.protocol.discovery import check_url
-from postd.reactor import IReactor
+from postd.reactor import IReactor, Work
 
 FETCH_MAX_S = 5.0
 URGENT_FETCH_MAX_S = 3.0
@@ -117,7 +117,7 @@ class Fetcher:
         """
         return self._limit(self._post(url, form, auth, fields or {}), URGENT_FETCH_MAX_S if urgent else FETCH_MAX_S)
 
-    def _limit(self, fetching: Coroutine[Any, Any, Fetched], seconds: float) -> Deferred[Fetched]:
+    def _limit(self, fetching: Work[Fetched], seconds: float) -> Deferred[Fetched]:
         limited: Deferred[Fetched] = Deferred.fromCoroutine(fetching)
         return limited.addTimeout(seconds, self._reactor, _raise_late).addErrback(_raise_fetch_error)
 

@@ -6,7 +6,7 @@
 from collections.abc import Callable
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from OpenSSL import SSL, crypto
 from service_identity import VerificationError
@@ -43,7 +43,8 @@ def drop(response: IResponse) -> None:
 
 class _Dropped(Protocol):
     def connectionMade(self) -> None:
-        cast("Any", self.transport).loseConnection()
+        assert self.transport is not None
+        self.transport.loseConnection()
 
 
 def split_origin(uri: bytes) -> tuple[bytes, bytes, int]:
@@ -143,7 +144,7 @@ class _WrappedEndpoint:
         return connecting.addBoth(forget).addCallback(attrgetter("wrappedProtocol"))
 
 
-def _load_roots(file: str) -> Any:
+def _load_roots(file: str) -> object:
     """Return the platform's trust roots with the roots in a PEM file."""
     try:
         text = Path(file).read_bytes()

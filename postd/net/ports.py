@@ -60,10 +60,10 @@ class AdoptingReactor(DryRunReactor):
         self._inherited = inherited
         self._reactor = reactor
 
-    def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
+    def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: object) -> IListeningPort:  # noqa: ARG002
         return self.listenTCP(0, factory)
 
-    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:  # noqa: ARG002
+    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: object) -> IListeningPort:  # noqa: ARG002
         fd, family = self._inherited.fd, self._inherited.family
         kind: type[tcp.Port] = SharedUnixPort if family == socket.AF_UNIX else SharedPort
         adopted = make_port(kind, self._reactor, fd, family, factory)

@@ -124,7 +124,7 @@ class Certificate:
             raise UnusableCertificateError(_reason(error)) from None
         self.not_after: float = certificate.not_valid_after_utc.timestamp()
 
-    def serverConnectionForTLS(self, tlsProtocol: Any) -> SSL.Connection:  # noqa: ARG002 - Twisted's signature
+    def serverConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:  # noqa: ARG002 - Twisted's signature
         return _AskingConnection(self._context) if self.asks_clients else SSL.Connection(self._context, None)
 
     def replace(self, new: "Certificate") -> None:

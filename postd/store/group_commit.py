@@ -28,6 +28,10 @@ Outcome = object | PostdError
 """The result of one write, or the error that concerns it alone."""
 
 
+_Queued = tuple[WriteT, Deferred[Any]]
+"""A write, and its result."""
+
+
 class GroupCommit(Generic[WriteT]):
     """A queue of writes that are committed in batches.
 
@@ -42,7 +46,7 @@ class GroupCommit(Generic[WriteT]):
     ) -> None:
         self._commit = commit
         self._clock = clock
-        self._queue: deque[tuple[WriteT, Deferred[Any]]] = deque()
+        self._queue: deque[_Queued[WriteT]] = deque()
         self._is_committing = False
         self._closed = False
         self._idle: list[Deferred[None]] = []
@@ -84,7 +88,7 @@ class GroupCommit(Generic[WriteT]):
         done = maybeDeferred(self._commit, [write for write, _ in batch])
         done.addCallbacks(self._succeeded, self._failed, callbackArgs=(batch,), errbackArgs=(batch,))
 
-    def _succeeded(self, outcomes: Sequence[Outcome], batch: list[tuple[WriteT, Deferred[Any]]]) -> None:
+    def _succeeded(self, outcomes: Sequence[Outcome], batch: list[_Queued[WriteT]]) -> None:
         for (_, result), outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, PostdError):
                 result.errback(outcome)
@@ -96,7 +100,7 @@ class GroupCommit(Generic[WriteT]):
         else:
             self._next_batch()
 
-    def _failed(self, failure: Failure, batch: list[tuple[WriteT, Deferred[Any]]]) -> None:
+    def _failed(self, failure: Failure, batch: list[_Queued[WriteT]]) -> None:
         queued, self._queue = self._queue, deque()
         self._next_batch()
         for _, result in (*batch, *queued):

@@ -1,20 +1,20 @@
 """Run asynchronous work while the reactor of the process does not run yet; it could run only once."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from twisted.internet.defer import Deferred
 from twisted.internet.selectreactor import SelectReactor
 from twisted.python.failure import Failure
 
-from postd.reactor import IReactor, use_monotonic_clock
+from postd.reactor import IReactor, Work, use_monotonic_clock
 
 T = TypeVar("T")
 
 _ITERATE_MAX_S = 0.1
 
 
-def run_blocking(work: Callable[[IReactor], Coroutine[Any, Any, T]]) -> T:
+def run_blocking(work: Callable[[IReactor], Work[T]]) -> T:
     """Run `work` in a reactor of its own, which is closed afterwards with all that it has open; return its result."""
     reactor: Any = SelectReactor()
     use_monotonic_clock(reactor)

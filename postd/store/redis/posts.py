@@ -2,7 +2,6 @@
 
 import secrets
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.python.failure import Failure
@@ -100,10 +99,10 @@ class RedisPosts(StorePart[RedisDatabase]):
     async def begin_import(self) -> RedisImport:
         return await RedisImport.begin(self.database)
 
-    def _version(self, revision: Any, tag: Any) -> Version:
+    def _version(self, revision: str | None, tag: str) -> Version:
         return Version(self._revision(revision), tag)
 
-    def _revision(self, text: Any) -> int:
+    def _revision(self, text: str | None) -> int:
         if text is None:
             why = "the posts are not in this database any more"
             self.database.reconnect(why)

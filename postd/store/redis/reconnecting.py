@@ -13,8 +13,7 @@
    made and lost together.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noqa: A004 - Twisted's
 from twisted.internet.task import LoopingCall, deferLater
@@ -22,7 +21,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from postd.errors import StoreRefusedError, StoreUnavailableError
-from postd.reactor import IReactor
+from postd.reactor import IReactor, Work
 from postd.store.redis.connecting import connect
 from postd.store.redis.connection import Info, RedisProtocol, RedisReplyError, decode_info
 from postd.store.redis.replication import ReplicaConfirmation
@@ -62,8 +61,8 @@ class ReconnectingRedis:
         self,
         address: RedisAddress,
         *,
-        on_connect: Callable[[RedisProtocol, Info], Coroutine[Any, Any, None]],
-        on_check: Callable[[RedisProtocol], Coroutine[Any, Any, None]],
+        on_connect: Callable[[RedisProtocol, Info], Work[None]],
+        on_check: Callable[[RedisProtocol], Work[None]],
         reactor: IReactor,
     ) -> None:
         self._address = address

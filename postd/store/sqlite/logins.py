@@ -2,13 +2,13 @@
 
 import secrets
 import sqlite3
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from postd.defaults import SESSIONS_PER_ACCOUNT
 from postd.protocol.session import Session
+from postd.reactor import Work
 from postd.store.base import StorePart
 from postd.store.interface import (
     CLOCK_KEPT_S,
@@ -92,7 +92,7 @@ class SqliteLogins(StorePart[SqliteDatabase]):
 
         await self._write(write, changes=("session",))
 
-    def get_session(self, id_hash: bytes) -> Coroutine[Any, Any, Session | None]:
+    def get_session(self, id_hash: bytes) -> Work[Session | None]:
         def query(connection: sqlite3.Connection) -> Session | None:
             row = connection.execute("SELECT * FROM session WHERE id_hash = ?", (id_hash,)).fetchone()
             return Session(*row[1:]) if row else None

@@ -1,13 +1,13 @@
 """Posts in SQLite, their version, and the log of their changes (`postd.store.interface.PostStore`)."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
 from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError
 from postd.model import Change, ChangeKind, Post, Version
+from postd.reactor import Work
 from postd.store.base import StorePart, contiguous_changes, proven_changes
 from postd.store.interface import PAGE_CHANGES_MAX, IdempotencyKey, Page
 from postd.store.sqlite.batches import InsertRow
@@ -26,7 +26,7 @@ class SqlitePosts(StorePart[SqliteDatabase]):
         # Bound once: each request calls these methods.
         self._read, self._read_cached, self._write = database.read, database.read_cached, database.write
 
-    def version(self) -> Coroutine[Any, Any, Version]:
+    def version(self) -> Work[Version]:
         return self._read_cached("post", "version", _select_version)
 
     async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page:
@@ -46,7 +46,7 @@ class SqlitePosts(StorePart[SqliteDatabase]):
 
         return await self._read(query)
 
-    def get_post(self, post_id: int) -> Coroutine[Any, Any, Post]:
+    def get_post(self, post_id: int) -> Work[Post]:
         return self._read_cached("post", post_id, lambda connection: Post(post_id, _select_text(connection, post_id)))
 
     async def add_post(self, text: str, *, idempotency_key: IdempotencyKey | None = None) -> int:
