@@ -93,7 +93,7 @@ class HttpFactory(Site):
         self.turns = RequestTurns(reactor)
         self.memory = ResponseMemory(limits.response_memory_bytes)
         self.secure_fields: Callable[[Request], bytes] | None = None
-        self.client_of: Callable[[Any], str] = lambda _: ""
+        self.client_of: Callable[[Request], str] = lambda _: ""
         self._group_of: Callable[[IAddress | None], str | None] = lambda _: None
         self._groups: Counter[str] = Counter()
         self._streams: Counter[str] = Counter()  # open event streams by client
@@ -121,7 +121,7 @@ class HttpFactory(Site):
         access_log: AccessLog | None,
         secure_fields: Callable[[Request], bytes] | None,
         group_of: Callable[[IAddress | None], str | None],
-        client_of: Callable[[Any], str],
+        client_of: Callable[[Request], str],
         site_name: str,
     ) -> None:
         """Replace the root and the limits; requests in progress keep the old ones, and connections their group.

@@ -85,7 +85,7 @@ class Site(Protocol):
     local_addresses: Collection[tuple[str, int]]
     secure_fields: Callable[[Request], bytes] | None
     is_api: Callable[[bytes], bool]
-    client_of: Callable[[Any], str]
+    client_of: Callable[[Request], str]
     memory: ResponseMemory
     turns: RequestTurns
 

@@ -25,7 +25,7 @@ from postd.auth.identity import AuthenticationResult, Identity
 from postd.errors import ServerBusyError
 from postd.front.interface import Connection, Site
 from postd.http.errors import make_error_response, not_found
-from postd.http.interface import NativeRequest
+from postd.http.interface import NativeRequest, Responder
 from postd.http.peer import certificate_of
 from postd.http.responses import Parts, Response, StreamedResponse, encode_header, make_no_content
 from postd.http.views import respond
@@ -62,7 +62,7 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
     route: str | None = None
     file: bytes | None = None
     described: Any = None
-    responder: Any = None
+    responder: Responder | None = None
     channel: Connection  # type: ignore[assignment]
     site: Site  # type: ignore[assignment]
     transport: Any

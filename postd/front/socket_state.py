@@ -19,7 +19,7 @@ _BYTES_ACKED = struct.Struct("=Q")
 _BYTES_ACKED_OFFSET = 120  # struct tcp_info of linux/tcp.h, since 4.1; only fields behind it were added later
 
 
-def bytes_acknowledged(transport: Any) -> int:
+def bytes_acknowledged(transport: object) -> int:
     """Return how many bytes the client's end has acknowledged until now; 0 if the kernel does not report it.
 
     Of a UNIX socket, whose client acknowledges nothing, minus the bytes that it has yet to read: as long as nothing is
@@ -36,7 +36,7 @@ def bytes_acknowledged(transport: Any) -> int:
         return 0
 
 
-def segment_bytes(transport: Any) -> int:
+def segment_bytes(transport: object) -> int:
     """Return how many bytes a segment has at most, and so a step of `bytes_acknowledged`; 0 where there are none."""
     handle = _socket_of(transport)
     try:
@@ -47,7 +47,7 @@ def segment_bytes(transport: Any) -> int:
         return 0
 
 
-def has_unread(transport: Any) -> bool:
+def has_unread(transport: object) -> bool:
     """Return whether the kernel holds unread input of the client."""
     handle = _socket_of(transport)
     try:
@@ -56,12 +56,12 @@ def has_unread(transport: Any) -> bool:
         return False
 
 
-def unsent_bytes(transport: Any) -> int:
+def unsent_bytes(transport: object) -> int:
     """Return how much output the kernel has not accepted yet."""
     return buffered_bytes(_innermost(transport)) if _socket_of(transport) is not None else 0
 
 
-def unsent_memory(transport: Any) -> Memory:
+def unsent_memory(transport: object) -> Memory:
     """Return the memory of the output that the kernel has not accepted yet: a view keeps the whole object behind it."""
     if _socket_of(transport) is None:
         return NO_MEMORY
@@ -70,7 +70,7 @@ def unsent_memory(transport: Any) -> Memory:
     return buffered_bytes(innermost), viewed, 0 if viewed is None else len(viewed)
 
 
-def end_output(transport: Any) -> None:
+def end_output(transport: object) -> None:
     """Close the sending direction at once."""
     handle = _socket_of(transport)
     if handle is not None:
@@ -91,7 +91,7 @@ def _ask(handle: socket.socket, request: int) -> int:
     return count[0]
 
 
-def _socket_of(transport: Any) -> socket.socket | None:
+def _socket_of(transport: object) -> socket.socket | None:
     """Return the socket under TLS and the PROXY protocol; None if there is none, as in memory."""
     handle: socket.socket | None = getattr(_innermost(transport), "socket", None)
     return handle

@@ -8,7 +8,6 @@ client's own input: no traceback, file path or version.
 from collections.abc import Mapping
 from html import escape
 from http import HTTPStatus
-from typing import Any
 
 import orjson
 from msgspec import Struct
@@ -148,7 +147,7 @@ def make_problem_response(request: Request, problem: Problem, advice: Advice = _
         said = " ".join(filter(None, [problem.detail, advice.sentence, retry_after_text(problem)]))
         content = f'<p>{escape(said)}</p>\n<a href="{escape(advice.path)}">{escape(advice.link)}</a>\n'
         return make_html_response(problem.status, title, content, site_name=request.site_name, headers=headers)
-    members: dict[str, Any] = {
+    members: dict[str, object] = {
         "type": "about:blank",
         "title": phrase(problem.status),
         "status": int(problem.status),

@@ -20,6 +20,13 @@ class NativeRequest:
     is_shielded = False
 
 
+class Responder(Protocol):
+    """Makes the response to a request."""
+
+    def cancel(self) -> None:
+        """Called when the client has disconnected."""
+
+
 class Request(Protocol):
     """A request whose body is complete, and its response.
 
@@ -43,7 +50,7 @@ class Request(Protocol):
     route: str | None
     file: bytes | None
     authentication: AuthenticationResult | None
-    responder: Any
+    responder: Responder | None
     is_shielded: bool
     channel: Any
 

@@ -131,7 +131,7 @@ class PeerResolver:
             return request.client_certificate
         return decode_client_cert(forwarded)
 
-    def strict_transport(self, max_age_s: str) -> Callable[[Any], bytes]:
+    def strict_transport(self, max_age_s: str) -> Callable[[Request], bytes]:
         """Return a function to a request's line `Strict-Transport-Security` (RFC 6797 §6.1), empty without TLS."""
         line = encode_header(b"Strict-Transport-Security", b"max-age=" + max_age_s.encode("ascii"))
         return lambda request: line if self._comes_over_tls(request) else b""

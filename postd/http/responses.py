@@ -3,7 +3,6 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from http import HTTPStatus
 from types import MappingProxyType
-from typing import Any
 
 from msgspec import Struct
 
@@ -24,7 +23,7 @@ PAGE_HEADERS: Mapping[bytes, bytes] = MappingProxyType(
 )
 """Header fields of every page (reference: Safe by default); HTML pages replace the policy."""
 
-Memory = tuple[int, Any, int]
+Memory = tuple[int, object, int]
 """The memory that a response holds: bytes of its own, an object that it may share with other responses, None if there
 is none, and the bytes of that object."""
 

@@ -10,14 +10,14 @@ from twisted.web.resource import IResource, getChildForRequest
 
 from postd.auth.identity import AuthenticationResult, Identity
 from postd.http.errors import make_error_response
-from postd.http.interface import NativeRequest, Request
+from postd.http.interface import NativeRequest, Request, Responder
 from postd.http.peer import certificate_of
 from postd.http.responses import Parts, Response, StreamedResponse
 from postd.http.urlencoded import FORM_MAX_BYTES
 from postd.protocol.host import client_network
 
 
-def adapt(request: Any) -> Request:
+def adapt(request: object) -> Request:
     """Return a request with the interface of `Request`: the request itself, or an adapter of a stock site's request."""
     return cast(Request, request if isinstance(request, NativeRequest) else StockRequest(request))
 
@@ -37,7 +37,7 @@ class StockRequest(NativeRequest):
 
     def __init__(self, request: Any) -> None:
         self._request = request
-        self._responder: Any = None
+        self._responder: Responder | None = None
         self._is_watched = False
         self.method: bytes = request.method
         self.uri: bytes = request.uri
@@ -77,11 +77,11 @@ class StockRequest(NativeRequest):
         return None if self.authentication is None else self.authentication.identity
 
     @property
-    def responder(self) -> Any:
+    def responder(self) -> Responder | None:
         return self._responder
 
     @responder.setter
-    def responder(self, responder: Any) -> None:
+    def responder(self, responder: Responder | None) -> None:
         self._responder = responder
         if not self._is_watched:
             self._is_watched = True
@@ -161,7 +161,7 @@ class StockRequest(NativeRequest):
         self._request.unregisterProducer()
 
 
-def result_of_authentication(request: Any) -> AuthenticationResult | None:
+def result_of_authentication(request: object) -> AuthenticationResult | None:
     """Return the outcome of the credentials in a request of any site; None if no guard has checked it."""
     result: AuthenticationResult | None = getattr(request, "authentication", None)
     return result

@@ -32,7 +32,7 @@ _log = Logger()
 def respond(
     request: Request,
     making: Responding,
-    result: Any = None,
+    result: object = None,
     *,
     cancelled: bool = False,
 ) -> int:
@@ -93,9 +93,7 @@ class _Responder:
 
     __slots__ = ("_cancelled", "_coroutine", "_request", "_waiting")
 
-    def __init__(
-        self, request: Request, coroutine: Coroutine[Any, Any, Any], waiting: Deferred[Any], *, cancelled: bool
-    ) -> None:
+    def __init__(self, request: Request, coroutine: Responding, waiting: Deferred[Any], *, cancelled: bool) -> None:
         self._request = request
         self._coroutine = coroutine
         self._cancelled = cancelled
@@ -103,7 +101,7 @@ class _Responder:
         request.responder = self
         waiting.addBoth(self._resume)
 
-    def _resume(self, result: Any) -> None:
+    def _resume(self, result: object) -> None:
         # First: request and responder refer to each other.
         self._waiting = self._request.responder = None
         respond(self._request, self._coroutine, result, cancelled=self._cancelled)
@@ -182,7 +180,7 @@ class ViewResource(Resource):
         super().__init__()
         self.view = view
 
-    def render(self, request: Any) -> int:
+    def render(self, request: object) -> int:
         adapted = adapt(request)
         return respond(adapted, self.view(adapted))
 

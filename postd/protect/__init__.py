@@ -4,8 +4,6 @@
 docs/how-to/protect.md has example programs, and a list of checks that a stock `twisted.web.server.Site` lacks.
 """
 
-from typing import Any
-
 from postd.auth.credentials import Refused
 from postd.auth.identity import Identity
 from postd.errors import ConfigError, StoreUnavailableError
@@ -38,7 +36,7 @@ __all__ = [
 ]
 
 
-def identity(request: Any) -> Identity | None:
+def identity(request: object) -> Identity | None:
     """Return the authenticated client of a request; None if no guard protects the resource::
 
         f"Hello {identity(request).name}"

@@ -1,7 +1,6 @@
 """The credential factories of the schemes for the stock `twisted.web.guard.HTTPAuthSessionWrapper`."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from twisted.cred.credentials import ICredentials
 from twisted.web.iweb import ICredentialFactory
@@ -29,7 +28,7 @@ class StockCredentialFactory:
         self._clients = clients
         self.scheme = factory.scheme
 
-    def getChallenge(self, request: Any) -> Mapping[str, str]:
+    def getChallenge(self, request: object) -> Mapping[str, str]:
         """Return the parameters of the scheme's first challenge.
 
         Raises:
@@ -43,7 +42,7 @@ class StockCredentialFactory:
         challenging.close()
         raise StoreUnavailableError("the key of nonces has not been read from the store yet")
 
-    def decode(self, response: bytes, request: Any) -> ICredentials:
+    def decode(self, response: bytes, request: object) -> ICredentials:
         """Return the credentials in a field `Authorization`.
 
         Raises:

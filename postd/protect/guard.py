@@ -18,7 +18,7 @@
 - Below another guard of the same portal, a Digest response is not checked again: its nonce count has been used.
 """
 
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -39,6 +39,7 @@ from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response, StreamedResponse, make_no_content
 from postd.http.views import Responding, View, ViewResource, error_page, view_of
+from postd.reactor import Work
 from postd.twisted_private import AuthSessionWrapper
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
@@ -182,7 +183,7 @@ class Guard(AuthSessionWrapper):
         self._readers = readers
         self._advice = _advise(self._by_scheme, readers)
 
-    def resource_for(self, _request: Any) -> IResource:
+    def resource_for(self, _request: object) -> IResource:
         return self._guarded
 
     async def enter(self, request: Request, view: View) -> Response | StreamedResponse | None:
@@ -226,9 +227,7 @@ class Guard(AuthSessionWrapper):
         """Return the coroutine of the view, or that of an avatar which is not the protected resource."""
         return view(request) if avatar is self._protected.resource else view_of(avatar)(request)
 
-    def _admit(
-        self, scheme: str, credentials: ICredentials, request: Request
-    ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
+    def _admit(self, scheme: str, credentials: ICredentials, request: Request) -> Work[tuple[Identity, Any]]:
         above = request.authentication  # of a guard above this one
         request.authentication = AuthenticationResult(scheme, None)  # for the log, if the client disconnects
         if above is not None and above.portal is self._cred and above.scheme == scheme:  # it checked them

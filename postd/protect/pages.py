@@ -1,7 +1,6 @@
 """The pages of authentication schemes as resources, which a site or an application mounts."""
 
 from collections.abc import Mapping
-from typing import Any
 
 from twisted.web.resource import Resource
 
@@ -49,6 +48,6 @@ class Pages(Resource):
         for name, page in pages.items():
             self.putChild(name.encode("ascii"), page)
 
-    def render(self, request: Any) -> int:
+    def render(self, request: object) -> int:
         """Show the first page where the path has no slash at its end."""
         return self._first.render(request)

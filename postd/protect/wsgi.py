@@ -1,7 +1,8 @@
 """WSGI applications (PEP 3333) behind a `Protection`."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from twisted.web.resource import IResource, Resource
 from twisted.web.wsgi import WSGIResource
@@ -11,12 +12,10 @@ from postd.protect.arguments import expected
 from postd.protect.protection import Protection
 from postd.protect.schemes.interface import Scheme
 
-Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
-
 
 def wsgi(
     protection: Protection,
-    application: Application,
+    application: WSGIApplication,
     *schemes: str | Scheme,
     users: Sequence[str] = (),
     read_scope: str = "",
@@ -49,7 +48,7 @@ def wsgi(
 class _WsgiResource(Resource):
     isLeaf = True
 
-    def __init__(self, reactor: Any, application: Application) -> None:
+    def __init__(self, reactor: Any, application: WSGIApplication) -> None:
         super().__init__()
         self._reactor = reactor
         self._application = application
@@ -62,7 +61,7 @@ class _WsgiResource(Resource):
         account = result.identity.account.encode("utf-8", "surrogateescape").decode("latin-1")
         own = {"REMOTE_USER": account, "AUTH_TYPE": result.identity.scheme}
 
-        def run(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        def run(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
             environ.pop("HTTP_AUTHORIZATION", None)
             return self._application(environ | own, start_response)
 

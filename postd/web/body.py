@@ -5,7 +5,7 @@ Checks run in the order in which a client would fix them: 415 for the type, 400 
 
 import json
 import re
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from msgspec import Struct
 
@@ -63,7 +63,7 @@ def _check_content_type(request: Request) -> None:
         raise Problem(415, why, headers={b"Accept-Encoding": b"identity"})
 
 
-class _Members(list[tuple[str, Any]]):
+class _Members(list[tuple[str, object]]):
     """The members of a JSON object in order, duplicates included; a plain list is a JSON array."""
 
 

@@ -9,13 +9,13 @@ times out if it reads nothing (`postd.front.connection`).
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Any
 
 import orjson
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 
 from postd.auth.identity import Revalidate
 from postd.errors import ChangesGoneError, ServerBusyError, StoreUnavailableError
@@ -195,7 +195,7 @@ class Events:
                 if loop.running:
                     loop.stop()
 
-    def _failed(self, failure: Any) -> None:
+    def _failed(self, failure: Failure) -> None:
         _log.failure("event stream: polling for changes failed", failure=failure)
 
     async def _wait(self) -> None:
@@ -269,7 +269,7 @@ def _encode(change: Change | None) -> bytes:
     """Encode a change; a change of which nothing is left is no event."""
     if change is None:
         return b""
-    data: dict[str, Any] = {"id": change.id} if change.post is None else {"id": change.id, "post": change.post}
+    data: dict[str, object] = {"id": change.id} if change.post is None else {"id": change.id, "post": change.post}
     return b"event: %b\nid: %d\ndata: %b\n\n" % (change.kind.encode(), change.revision, orjson.dumps(data))
 
 

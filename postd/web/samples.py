@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping
 from shlex import quote
 from string import Template
-from typing import Any
 
 from msgspec import Struct
 
@@ -52,7 +51,7 @@ class SampleRequest(Struct, frozen=True):
     method: str
     target: str
     curl: str = ""
-    body: Mapping[str, Any] | None = None
+    body: Mapping[str, object] | None = None
     is_form: bool = False
     redirects: bool = False
     streams: bool = False

@@ -68,7 +68,7 @@ class Server:
         self.clock = Clock()
         self.views = Views()
         self.site = make_site(self.views, clock=self.clock, **limits)
-        self.site.client_of = lambda request: request.getClientAddress().host
+        self.site.client_of = lambda request: getattr(request.getClientAddress(), "host", "")
 
     def ask(self, path: str, host: str = "192.0.2.1") -> BufferedTransport:
         """Send a request on a new connection whose client does not read the response."""

@@ -1,7 +1,7 @@
 """The interface of an authentication scheme: a value with options, which makes the parts that authenticate requests."""
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from msgspec import Struct
 
@@ -14,7 +14,7 @@ from postd.auth.users import UserDirectory
 from postd.http.peer import PeerResolver
 from postd.protect.guard import CredentialReader, FactoryMaker, ProtectedResource
 from postd.protect.pages import Page
-from postd.reactor import IReactor, ServiceClock
+from postd.reactor import IReactor, ServiceClock, Work
 from postd.store.interface import LoginStore
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ CheckResult = tuple[bool, str]
 Checked = tuple[str, Sequence[CheckResult]]
 """The name of the checked part, and the results."""
 
-NetworkCheck = Callable[[IReactor], Coroutine[Any, Any, Sequence[Checked]]]
+NetworkCheck = Callable[[IReactor], Work[Sequence[Checked]]]
 """A check that runs in a reactor."""
 
 

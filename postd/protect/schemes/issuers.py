@@ -1,7 +1,7 @@
 """The issuers of Bearer: their keys are refreshed in the background; `postd check` fetches them once."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import get_args
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 
@@ -109,7 +109,7 @@ def _describe_keys(fetched: FetchedKeys, trusted: TrustedIssuer) -> CheckResult:
     return bool(names), f"{found}{fetched.jwks_uri}, which has {keys}{left_out}{unbound}"
 
 
-def _missing_bindings(metadata: Mapping[str, Any], trusted: TrustedIssuer) -> Iterator[str]:
+def _missing_bindings(metadata: Mapping[str, object], trusted: TrustedIssuer) -> Iterator[str]:
     """Yield the members that an issuer's metadata lacks for binding tokens (RFC 9449 §5.1, RFC 8705 §3.3)."""
     algorithms = metadata.get("dpop_signing_alg_values_supported")
     usable = isinstance(algorithms, list) and any(name in algorithms for name in (*PROOF_ALGORITHMS, "Ed25519"))

@@ -25,7 +25,7 @@ Rule = Literal["open", "read", "write", "session"]
 class Body(Struct, frozen=True):
     """The body of a request or response; its schema is made from `type`."""
 
-    type: Any
+    type: object
     example: Any
     content_type: str = "application/json"
 
@@ -110,8 +110,8 @@ class Parameter(Struct, frozen=True):
 
     place: str
     description: str
-    type: Any
-    example: Any
+    type: object
+    example: object
     name: str = ""
 
 
@@ -156,11 +156,11 @@ PARAMETERS: Mapping[str, Parameter] = {
 }
 
 
-def _header(description: str, kind: str = "string", **schema: object) -> Mapping[str, Any]:
+def _header(description: str, kind: str = "string", **schema: object) -> Mapping[str, object]:
     return {"description": description, "schema": {"type": kind, **schema}}
 
 
-HEADERS: Mapping[str, Mapping[str, Any]] = {
+HEADERS: Mapping[str, Mapping[str, object]] = {
     # RFC 9110 §8.8.3
     "ETag": _header(
         "The entity tag, for `If-Match` and `If-None-Match`.", pattern='^"[!#-~]+"$', examples=['"5f2b1e"']

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from hashlib import blake2b
-from typing import Any
 
 import orjson
 from klein import Klein
@@ -14,7 +13,7 @@ from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, JSON, PAGE_HEADERS, Response
 from postd.web.lists.compression import VARY, NegotiatedText
 from postd.web.openapi.document import Schemes, find_routes, make_document
-from postd.web.openapi.page import DOCS_POLICY, make_docs_page
+from postd.web.openapi.page import DOCS_POLICY, Document, make_docs_page
 from postd.web.routing import Application
 from postd.web.samples import ORIGIN
 
@@ -60,7 +59,7 @@ class Docs:
         return await page.respond(request)
 
     @cached_property
-    def _document(self) -> Mapping[str, Any]:
+    def _document(self) -> Document:
         routes = {route for application in self._applications for route in find_routes(application)}
         return make_document(routes, self._schemes, read=self._read, write=self._write)
 

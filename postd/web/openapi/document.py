@@ -90,7 +90,7 @@ def make_document(
                 operations[method, path] = tag, operation
     described = [operation for _, operation in operations.values()]
     schemas = _Schemas(described)
-    paths: dict[str, dict[str, Any]] = {}
+    paths: dict[str, dict[str, object]] = {}
     for (method, path), (tag, operation) in operations.items():
         paths.setdefault(path, {})[method.lower()] = {
             "operationId": operation.id,
@@ -166,20 +166,20 @@ class _Schemas:
             component.pop("title")
         self._by_type = dict(zip(map(repr, types), schemas, strict=True))
 
-    def of(self, kind: Any) -> Mapping[str, Any]:
+    def of(self, kind: object) -> Mapping[str, object]:
         return self._by_type[repr(kind)]
 
-    def content(self, *bodies: Body | None) -> dict[str, Any]:
+    def content(self, *bodies: Body | None) -> dict[str, object]:
         return {
             body.content_type: {"schema": self.of(body.type), "example": body.example}
             for body in bodies
             if body is not None
         }
 
-    def error(self, status: int, why: str, *, api: bool) -> dict[str, Any]:
+    def error(self, status: int, why: str, *, api: bool) -> Mapping[str, object]:
         text = phrase(HTTPStatus(status))
         page = f"<!DOCTYPE html> ... <h1>{text}</h1> ..."
-        content: dict[str, Any] = {PROBLEM_TYPE: {"schema": self.of(ProblemDetails)}}
+        content: dict[str, object] = {PROBLEM_TYPE: {"schema": self.of(ProblemDetails)}}
         if not api:
             examples = {TEXT_TYPE: f"{text}\n", HTML_TYPE: page}
             content = {kind: {"schema": {"type": "string"}, "example": one} for kind, one in examples.items()}
@@ -265,6 +265,6 @@ def _guard_errors(schemes: Schemes, rule: Rule) -> Sequence[tuple[int, str]]:
     return list(dict.fromkeys(errors))
 
 
-def _header(name: str, *, required: bool) -> dict[str, Any]:
+def _header(name: str, *, required: bool) -> dict[str, object]:
     # A reference cannot add `required`.
     return {**HEADERS[name], "required": True} if required else {"$ref": f"#/components/headers/{name}"}

@@ -46,7 +46,10 @@ _NOTES = {
 }
 """Explanations of words in samples."""
 
-Document = Mapping[str, Any]
+Node = Mapping[str, Any]
+"""An object in the document."""
+
+Document = Node
 
 
 def make_docs_page(document: Document, scheme_titles: Mapping[str, str], site_name: str) -> bytes:
@@ -73,13 +76,13 @@ def make_docs_page(document: Document, scheme_titles: Mapping[str, str], site_na
     return Template(read_file(__package__, "page.html")).substitute(parts).encode()
 
 
-def _operations(document: Document) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
+def _operations(document: Document) -> Iterable[tuple[str, str, Node]]:
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
             yield method.upper(), path, operation
 
 
-def _operations_of(document: Document, tag: Mapping[str, str]) -> Iterable[tuple[str, str, Mapping[str, Any]]]:
+def _operations_of(document: Document, tag: Mapping[str, str]) -> Iterable[tuple[str, str, Node]]:
     return (found for found in _operations(document) if tag["name"] in found[2]["tags"])
 
 
@@ -133,9 +136,7 @@ def _tag(document: Document, scheme_titles: Mapping[str, str], tag: Mapping[str,
     )
 
 
-def _operation(
-    document: Document, scheme_titles: Mapping[str, str], method: str, path: str, operation: Mapping[str, Any]
-) -> str:
+def _operation(document: Document, scheme_titles: Mapping[str, str], method: str, path: str, operation: Node) -> str:
     name = escape(operation["operationId"])
     title = f"<code>{escape(f'{method} {path}')}</code> {escape(operation['summary'])}"
     parts = [
@@ -182,7 +183,7 @@ def _samples(samples: Sequence[Mapping[str, str]]) -> Iterator[str]:
         yield "</details>"
 
 
-def _sample_response(document: Document, responses: Mapping[str, Any]) -> str:
+def _sample_response(document: Document, responses: Node) -> str:
     """Return the response to the sample: status line, the most important fields, body."""
     status = min((status for status in responses if status < "300"), default="") or max(
         status for status in responses if "300" < status < "304"
@@ -200,7 +201,7 @@ def _sample_response(document: Document, responses: Mapping[str, Any]) -> str:
     return f"<pre><code>{escape(chr(10).join([*head, '', *texts]).rstrip())}</code></pre>"
 
 
-def _authentication(security: Sequence[Mapping[str, Any]], scheme_titles: Mapping[str, str]) -> str:
+def _authentication(security: Sequence[Node], scheme_titles: Mapping[str, str]) -> str:
     names = [name for requirement in security for name in requirement]
     if not names:
         return "<p>None.</p>"
@@ -208,14 +209,14 @@ def _authentication(security: Sequence[Mapping[str, Any]], scheme_titles: Mappin
     return f"<p>{' or '.join([', '.join(links[:-1]), links[-1]] if len(links) > 1 else links)}.</p>"
 
 
-def _parameter(document: Document, parameter: Mapping[str, Any]) -> tuple[str, str]:
+def _parameter(document: Document, parameter: Node) -> tuple[str, str]:
     need = "required" if parameter["required"] else "optional"
     about = f"{_PLACES[parameter['in']]}, {need}"
     hint = _hint(_resolve(document, parameter["schema"]))
     return _term(parameter["name"], about), _text(parameter["description"]) + f'<p class="hint">{hint}</p>'
 
 
-def _response(status: str, response: Mapping[str, Any]) -> tuple[str, str]:
+def _response(status: str, response: Node) -> tuple[str, str]:
     parts = [f"<p>{_text(response['description'])}</p>"]
     headers = [f"<code>{escape(name)}</code>" for name in response.get("headers", {})]
     kinds = [f"<code>{escape(kind)}</code>" for kind in response.get("content", {})]
@@ -225,7 +226,7 @@ def _response(status: str, response: Mapping[str, Any]) -> tuple[str, str]:
     return f"<dt>{status} {escape(phrase(HTTPStatus(int(status))))}</dt>", "".join(parts)
 
 
-def _properties(document: Document, schema: Mapping[str, Any]) -> str:
+def _properties(document: Document, schema: Node) -> str:
     """List the members of an object."""
     rows = []
     for name, of_member in schema["properties"].items():
@@ -260,7 +261,7 @@ def _common_errors(document: Document) -> str:
     )
 
 
-def _hint(schema: Mapping[str, Any]) -> str:
+def _hint(schema: Node) -> str:
     """Describe a schema's type and bounds."""
     kind: str = schema["type"]
     if "minimum" in schema:
@@ -289,7 +290,7 @@ def _text(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
-def _resolve(document: Document, referring: Mapping[str, Any]) -> Mapping[str, Any]:
+def _resolve(document: Document, referring: Node) -> Node:
     """Resolve a `$ref` within the document; return anything else as it is."""
     if "$ref" not in referring:
         return referring
