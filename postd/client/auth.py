@@ -5,7 +5,7 @@ Passwords and tokens are sent only over TLS or to loopback, unless the caller al
 """
 
 from binascii import b2a_base64
-from typing import Any, Self, cast
+from typing import Self, cast
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -30,7 +30,7 @@ from postd.client.tokens import (
 from postd.errors import ConfigError
 from postd.protocol.host import is_loopback
 from postd.protocol.password import has_control
-from postd.reactor import IReactor
+from postd.reactor import AnyReactor, IReactor
 
 
 class _Password(Struct, frozen=True):
@@ -135,7 +135,7 @@ class AuthClient(HTTPClient):
 
     def __init__(  # noqa: PLR0913 - all but two by name
         self,
-        reactor: Any,
+        reactor: AnyReactor,
         url: str,
         auth: Auth | None = None,
         *,

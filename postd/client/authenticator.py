@@ -12,7 +12,7 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.web.client import FileBodyProducer, RequestTransmissionFailed, ResponseNeverReceived
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgent, IBodyProducer
+from twisted.web.iweb import IAgent, IBodyProducer, IResponse
 from zope.interface import implementer
 
 from postd.client.errors import SignInError
@@ -49,7 +49,7 @@ class Authenticator(ABC):
             SignInError: no credentials are available.
         """
 
-    def should_retry(self, credentials: Any, uri: bytes, response: Any) -> bool:  # noqa: ARG002 - for subclasses
+    def should_retry(self, credentials: Any, uri: bytes, response: IResponse) -> bool:  # noqa: ARG002 - for subclasses
         """Return whether a request should be sent again, because better credentials are available.
 
         Args:
@@ -94,13 +94,13 @@ class AuthAgent:
 
     def request(
         self, method: bytes, uri: bytes, headers: Headers | None = None, bodyProducer: IBodyProducer | None = None
-    ) -> Deferred[Any]:
+    ) -> Deferred[IResponse]:
         headers = headers or Headers()
         if split_origin(uri) != self._origin or headers.hasHeader(b"Authorization"):
             return self._agent.request(method, uri, headers, bodyProducer)
         return Deferred.fromCoroutine(self._request(method, uri, headers, bodyProducer))
 
-    async def _request(self, method: bytes, uri: bytes, headers: Headers, producer: IBodyProducer | None) -> Any:
+    async def _request(self, method: bytes, uri: bytes, headers: Headers, producer: IBodyProducer | None) -> IResponse:
         body = await _buffer(producer)
         credentials = None
         may_repeat = self._repeats and producer is None and method in _REPEATABLE

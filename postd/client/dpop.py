@@ -1,7 +1,6 @@
 """Access tokens that are bound to a key, sent with a proof of the key (DPoP, RFC 9449)."""
 
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 from twisted.web.http_headers import Headers
@@ -87,7 +86,7 @@ class DPoPAuthenticator(Authenticator):
         await self._source.close()
 
 
-def _asks_for_nonce(response: Any) -> bool:
+def _asks_for_nonce(response: IResponse) -> bool:
     challenges = decode_challenges(response.headers.getRawHeaders(b"WWW-Authenticate", []))
     asks = any(found.scheme == "dpop" and found.parameters.get("error") == USE_NONCE for found in challenges)
     return response.code == 401 and asks

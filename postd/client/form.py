@@ -9,7 +9,7 @@ from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.web.client import CookieAgent
 from twisted.web.http_headers import Headers
-from twisted.web.iweb import IAgent
+from twisted.web.iweb import IAgent, IResponse
 
 from postd.caching import SingleFlight
 from postd.client.authenticator import Authenticator
@@ -56,7 +56,7 @@ class FormAuthenticator(Authenticator):
             headers.setRawHeaders(b"Cookie", [b"; ".join(filter(None, cookies))])
         return jar
 
-    def should_retry(self, credentials: CookieJar | None, uri: bytes, response: Any) -> bool:
+    def should_retry(self, credentials: CookieJar | None, uri: bytes, response: IResponse) -> bool:
         if not self._is_unauthenticated(uri, response):
             if response.code < 400:
                 self._accepted = credentials
@@ -66,7 +66,7 @@ class FormAuthenticator(Authenticator):
         self._jar, self._refused = None, credentials
         return self._accepted is credentials
 
-    def _is_unauthenticated(self, uri: bytes, response: Any) -> bool:
+    def _is_unauthenticated(self, uri: bytes, response: IResponse) -> bool:
         """Return whether a response reports a missing session: 401 by the API, a redirect to the form by a page."""
         location = response.headers.getRawHeaders(b"Location", [b""])[0].decode("latin-1")
         leads_to_form = urljoin(uri.decode("ascii"), location) == urljoin(self._origin, _FORM_PAGE)

@@ -4,7 +4,7 @@ import random
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Self, TypeVar, cast
+from typing import Self, TypeVar, Unpack, cast
 from urllib.parse import urljoin
 
 import msgspec
@@ -18,11 +18,11 @@ from twisted.web.iweb import IAgent
 from postd.client.auth import Auth, AuthClient, origin_of
 from postd.client.errors import ClientError, NoAnswerError, SignInError, UnusableAnswerError
 from postd.client.responses import connection_error, decode_problem, header_fields, raise_timeout
-from postd.client.watching import Watch
+from postd.client.watching import Watch, WatchOptions
 from postd.errors import ConfigError, InvalidTextError
 from postd.model import POST_ID_MAX, Post
 from postd.net.http_client import single_exchange
-from postd.reactor import IReactor
+from postd.reactor import AnyReactor, IReactor
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ class PostClient:
 
     def __init__(  # noqa: PLR0913 - all but two by name
         self,
-        reactor: Any,
+        reactor: AnyReactor,
         url: str,
         auth: Auth | None = None,
         *,
@@ -184,7 +184,7 @@ class PostClient:
         fields = {"If-Match": if_match} if if_match is not None else {}
         await self._request("DELETE", self._url(post_id), None, fields, missing_is_success=True)
 
-    def watch(self, *, after: int | None = None, **options: Any) -> Watch:
+    def watch(self, *, after: int | None = None, **options: Unpack[WatchOptions]) -> Watch:
         """Return the changes from now on, or after a revision; `options` are passed to `Watch`."""
         watch = Watch(self._reactor, self.http.agent, f"{self._list_url}/events", after=after, **options)
         self._watches.add(watch)

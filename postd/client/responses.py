@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import responses as phrases
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import orjson
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import Protocol
+from twisted.web.iweb import IResponse
 
 from postd.client.errors import NoAnswerError, ProblemError
 from postd.net.http_client import describe_failure, is_tls_failure, root_cause
@@ -27,7 +28,7 @@ def connection_error(error: Exception, origin: str) -> Exception:
     return NoAnswerError(f"{origin}: {describe_failure(error)}", sent=not never_sent)
 
 
-def header_fields(response: Any) -> dict[str, str]:
+def header_fields(response: IResponse) -> dict[str, str]:
     """Return the header fields of a treq response, as `postd.client.posts.Response` has them."""
     raw = response.headers.getAllRawHeaders()
     joined = {name.decode("latin-1").lower(): b", ".join(values) for name, values in raw}
@@ -39,7 +40,7 @@ def raise_timeout(_: object, seconds: float) -> NoReturn:
     raise NoAnswerError(f"no response within {seconds:.0f} s")
 
 
-async def read_body(response: Any, *, max_s: float, clock: IReactorTime) -> bytes:
+async def read_body(response: IResponse, *, max_s: float, clock: IReactorTime) -> bytes:
     """Return the body of a response, so that its connection can be reused.
 
     The body is read for `max_s` seconds, up to `BODY_MAX_BYTES`; beyond that the connection is closed.
@@ -65,7 +66,8 @@ class _Body(Protocol):
             self.done.callback(None)
 
     def abort(self, *_: object) -> None:
-        cast("Any", self.transport).loseConnection()
+        assert self.transport is not None
+        self.transport.loseConnection()
 
 
 def decode_problem(status: int, fields: Mapping[str, str], content: bytes) -> ProblemError:

@@ -4,13 +4,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote_plus
 
 import orjson
 from msgspec import Struct
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.web.http_headers import Headers
+from twisted.web.iweb import IResponse
 
 from postd.caching import SingleFlight
 from postd.client.authenticator import Authenticator
@@ -104,7 +104,7 @@ class BearerAuthenticator(Authenticator):
         headers.setRawHeaders("Authorization", [f"Bearer {token.text}"])
         return token
 
-    def should_retry(self, credentials: Token, uri: bytes, response: Any) -> bool:  # noqa: ARG002
+    def should_retry(self, credentials: Token, uri: bytes, response: IResponse) -> bool:  # noqa: ARG002
         return self._source.should_retry(credentials, response.code)
 
     async def close(self) -> None:
@@ -207,7 +207,7 @@ class GrantedTokens(TokenSource):
         self._proofs = proofs
         self._now = reactor.seconds
         self._fetcher = Fetcher(reactor, ca_file=ca_file)
-        self._metadata: Mapping[str, Any] | None = None
+        self._metadata: Mapping[str, object] | None = None
         self._token: Token | None = None
         self._accepted: Token | None = None
         self._retry_at = -math.inf
@@ -266,7 +266,7 @@ class GrantedTokens(TokenSource):
             raise SignInError(f"{self._issuer}: {error}", temporary=True) from None
         self._token = self._decode(fetched)
 
-    async def _discover(self) -> Mapping[str, Any]:
+    async def _discover(self) -> Mapping[str, object]:
         openid, oauth = metadata_urls(self._issuer)
         try:
             return decode_document((await self._fetcher.get(openid)).content, self._issuer)
@@ -277,7 +277,7 @@ class GrantedTokens(TokenSource):
                 # Most issuers have OpenID Connect metadata: its error is the helpful one.
                 raise SignInError(f"{self._issuer}: {openid}: {error}") from None
 
-    async def _request(self, endpoint: str, metadata: Mapping[str, Any], secret: str) -> Fetched:
+    async def _request(self, endpoint: str, metadata: Mapping[str, object], secret: str) -> Fetched:
         """Return the response of the token endpoint; one that asks for a nonce gets one more request (RFC 9449 §8)."""
         fetched = await self._post(endpoint, metadata, secret)
         if self._take_nonce(endpoint, fetched) and (_decode_object(fetched) or {}).get("error") == USE_NONCE:
@@ -288,7 +288,7 @@ class GrantedTokens(TokenSource):
     def _take_nonce(self, endpoint: str, fetched: Fetched) -> bool:
         return self._proofs is not None and self._proofs.take_nonce(endpoint, fetched.dpop_nonce)
 
-    def _post(self, endpoint: str, metadata: Mapping[str, Any], secret: str) -> Deferred[Fetched]:
+    def _post(self, endpoint: str, metadata: Mapping[str, object], secret: str) -> Deferred[Fetched]:
         fields = {} if self._proofs is None else {"DPoP": self._proofs.make("POST", endpoint)}
         # The default is Basic (RFC 8414 §2), which every issuer must accept (RFC 6749 §2.3.1).
         client_id = self._credentials.client_id
@@ -311,9 +311,10 @@ class GrantedTokens(TokenSource):
         if self._proofs is not None and kind == "bearer":
             raise SignInError(f"{self._issuer}: the token is not bound to the key: the issuer grants a bearer token")
         expected = "bearer" if self._proofs is None else "DPoP"
-        if kind != expected.lower() or not isinstance(document.get("access_token"), str):
+        granted = document.get("access_token")
+        if kind != expected.lower() or not isinstance(granted, str):
             raise SignInError(f"{self._issuer}: the response has no {expected} token")
-        text = _check_token(document["access_token"], self._issuer)
+        text = _check_token(granted, self._issuer)
         expires_in = document.get("expires_in")
         if isinstance(expires_in, str) and expires_in.isdecimal():  # as some issuers write it
             expires_in = int(expires_in[:9])
@@ -324,7 +325,7 @@ class GrantedTokens(TokenSource):
         return Token(text, renew_at, now + lifetime_s)
 
 
-def _decode_object(fetched: Fetched) -> dict[str, Any] | None:
+def _decode_object(fetched: Fetched) -> dict[str, object] | None:
     """Return the JSON object that a response has, None if it has none."""
     try:
         document = orjson.loads(fetched.content)
@@ -333,7 +334,7 @@ def _decode_object(fetched: Fetched) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _error_code(document: Mapping[str, Any]) -> str:
+def _error_code(document: Mapping[str, object]) -> str:
     """Return the error code (RFC 6749 §5.2) if it is safe to print on a terminal."""
     code = document.get("error")
     is_safe = isinstance(code, str) and code.isascii() and code.isprintable() and len(code) < 100

@@ -2,8 +2,8 @@
 
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any, Self, TypeVar
+from collections.abc import Callable
+from typing import Any, Self, TypedDict, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -21,7 +21,7 @@ from postd.client.errors import ClientError, NoAnswerError, ProblemError, SignIn
 from postd.client.responses import connection_error, decode_problem, header_fields, raise_timeout, read_body
 from postd.model import Change, ChangeKind
 from postd.protocol.event_stream import Event, EventDecoder, EventStreamError
-from postd.reactor import IReactor
+from postd.reactor import IReactor, Work
 
 T = TypeVar("T")
 
@@ -50,6 +50,14 @@ class Reset(Struct, frozen=True):
 class _EventPost(Struct):
     id: int
     post: str | None = None
+
+
+class WatchOptions(TypedDict, total=False):
+    """The arguments of `Watch` by name, apart from the revision."""
+
+    on_wait: Callable[[str, float], None]
+    on_open: Callable[[], None]
+    silent_max_s: float
 
 
 class Watch:
@@ -139,7 +147,7 @@ class Watch:
     async def __aexit__(self, *_: object) -> None:
         self.close()
 
-    async def _wait_for(self, waiting: Deferred[T] | Coroutine[Any, Any, T]) -> T:
+    async def _wait_for(self, waiting: Deferred[T] | Work[T]) -> T:
         """Await something that `close` cancels."""
         self._waiting = waiting if isinstance(waiting, Deferred) else Deferred.fromCoroutine(waiting)
         try:

@@ -1,14 +1,17 @@
 """An issuer of access tokens on loopback (`Issuer`)."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
 from joserfc import jwt
 from joserfc.jwk import ECKey
 from twisted.web.resource import Resource
+from twisted.web.server import Request
 
 from postd.protect import TrustedIssuer, issuer
+from postd.reactor import AnyReactor
 from postd.testing.serving import Server
 
 LIFETIME_S = 600
@@ -34,7 +37,7 @@ class Issuer(Server):
         audience: the value of `aud` in its tokens.
     """
 
-    def __init__(self, reactor: Any, *, audience: str = "https://api.example") -> None:
+    def __init__(self, reactor: AnyReactor, *, audience: str = "https://api.example") -> None:
         self.audience = audience
         self._key = ECKey.generate_key("P-256", {"alg": "ES256", "use": "sig"}, auto_kid=True)
         self._documents = _Documents()
@@ -45,7 +48,7 @@ class Issuer(Server):
         metadata = {"issuer": self.url, "jwks_uri": f"{self.url}{_KEYS.decode('ascii')}"}
         self._documents.by_path = {_DISCOVERY: metadata, _KEYS: {"keys": [self._key.as_dict(private=False)]}}
 
-    def sign(self, **claims: Any) -> str:
+    def sign(self, **claims: object) -> str:
         """Return an access token (RFC 9068 §2): one for `alice` that is accepted, but for the given claims.
 
         Args:
@@ -67,9 +70,9 @@ class _Documents(Resource):
 
     def __init__(self) -> None:
         super().__init__()
-        self.by_path: dict[bytes, dict[str, Any]] = {}
+        self.by_path: dict[bytes, Mapping[str, object]] = {}
 
-    def render_GET(self, request: Any) -> bytes:
+    def render_GET(self, request: Request) -> bytes:
         document = self.by_path.get(request.path)
         if document is None:
             request.setResponseCode(404)

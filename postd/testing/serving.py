@@ -18,7 +18,7 @@ from twisted.web.server import Site
 from zope.interface import implementer
 
 from postd.client import Auth, AuthClient, SignInError
-from postd.reactor import IReactor
+from postd.reactor import AnyReactor, IReactor
 from postd.testing.credentials import Fields
 
 PUMP_INTERVAL_S = 0.001
@@ -37,8 +37,8 @@ class FactoryServer:
 
     _log = Logger()
 
-    def __init__(self, reactor: Any, factory: IProtocolFactory, *, on_port: bool = False) -> None:
-        self._reactor: IReactor = reactor
+    def __init__(self, reactor: AnyReactor, factory: IProtocolFactory, *, on_port: bool = False) -> None:
+        self._reactor = reactor = cast("IReactor", reactor)
         self._on_port = on_port
         self._factory = WrappingFactory(factory)  # it knows all connections
         self._factory.noisy = False
@@ -142,7 +142,7 @@ class Server(FactoryServer):
             requests need no `flush`, but have to be finished when the server is stopped.
     """
 
-    def __init__(self, reactor: Any, resource: IResource, *, on_port: bool = False) -> None:
+    def __init__(self, reactor: AnyReactor, resource: IResource, *, on_port: bool = False) -> None:
         super().__init__(reactor, Site(resource, reactor=reactor), on_port=on_port)
         self.treq: Any = StubTreq(resource)
 
