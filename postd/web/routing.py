@@ -23,6 +23,9 @@ from postd.protocol.percent import decode_segments, percent_decode
 REMEMBERED_MAX = 4096
 """How many pairs of method and path are cached; the number of paths with ids is unlimited."""
 
+REMEMBERED_PATH_MAX_BYTES = 256
+"""The longest cached path: 4,096 paths of 8 KiB, which clients choose, would be 64 MiB."""
+
 _ID = re.compile(rb"[1-9][0-9]{,14}")
 """A last segment that each converter of ids accepts: it has fewer digits than `POST_ID_MAX`. No route has it as a name.
 """
@@ -157,6 +160,8 @@ class Router(ViewResource):
         return None if outer is None else f"/{segments[0].decode('ascii')}", _behind(outer, _NOT_FOUND)
 
     def _remember(self, method: bytes, path: bytes, match: tuple[str | None, View]) -> None:
+        if len(path) > REMEMBERED_PATH_MAX_BYTES:
+            return
         if len(self._remembered) >= REMEMBERED_MAX:
             self._remembered.clear()
             self._remembered_for_ids.clear()

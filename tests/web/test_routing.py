@@ -190,6 +190,13 @@ def test_only_so_many_routes_are_cached(
     assert matched == ["/post/7", "/named/a", "/named/b", "/post/8"]
 
 
+def test_long_path_is_not_cached(connection: Connection, matched: list[str]) -> None:
+    long = "/named/" + "a" * routing.REMEMBERED_PATH_MAX_BYTES
+    for _ in range(2):
+        connection.get(long)
+    assert matched == [long, long]
+
+
 def answer(connection: Connection) -> None:
     connection.views.waiting.pop().callback(b"answer")
 
