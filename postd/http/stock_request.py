@@ -53,6 +53,7 @@ class StockRequest(NativeRequest):
         """The body, truncated if it is longer than any form: a stock site has no limit."""
         self._request.content.seek(0)
         body: bytes = self._request.content.read(FORM_MAX_BYTES + 1)
+        self._request.content.seek(0)  # for the application
         return body
 
     @cached_property

@@ -15,7 +15,7 @@ class Page(ViewResource):
     """A resource with a view for each method; GET has HEAD with it.
 
     Args:
-        views: the views by method.
+        views: the views by method; without any, each request is 404.
         clients: refuses requests for other hosts.
         below: whether the views serve the paths below this one, too.
     """
@@ -28,7 +28,7 @@ class Page(ViewResource):
 
     async def _respond(self, request: Request) -> Response | StreamedResponse | None:
         self._clients.refuse_other_hosts(request)
-        if request.postpath and not self.below:
+        if not self.views or (request.postpath and not self.below):
             raise not_found()
         found = self.views.get(b"GET" if request.method == b"HEAD" else request.method)
         if found is not None:

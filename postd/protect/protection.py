@@ -335,8 +335,9 @@ class Protection:
         for guard, (schemes, described) in self._guards.items():
             guard.use(*self._authentication.credentials(schemes, described))
         for make, pages in self._mounted:
-            for name, page in make().items():
-                pages[name].views = page.views
+            made = make()
+            for name, page in pages.items():
+                page.views = made[name].views if name in made else {}
 
     def protect(
         self,
@@ -436,6 +437,8 @@ class Protection:
         if not isinstance(scheme, Scheme) and scheme not in [*SCHEMES]:  # which may not be hashable
             raise ValueError(f"schemes: {scheme!r} is none of {', '.join(SCHEMES)}")
         name = scheme.name if isinstance(scheme, Scheme) else scheme
+        if isinstance(scheme, Scheme) and name in SCHEMES and type(scheme) not in (Basic, Bearer, Digest, Form):
+            raise ValueError(f"schemes: {name} is the name of a scheme of postd")
         if (isinstance(scheme, str) or scheme.uses_accounts) and name not in self._in_force():
             if name == "bearer":
                 raise ValueError("schemes: bearer needs issuers")
@@ -483,7 +486,7 @@ class Protection:
         Raises:
             ValueError: there are no issuers.
         """
-        if Bearer.name not in self._in_force():
+        if Bearer.name not in self._in_force() or not self._make_metadata():
             raise ValueError("metadata: it needs issuers")
         return self._mount(self._make_metadata)[METADATA_PATH[1:]]
 

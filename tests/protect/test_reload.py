@@ -9,12 +9,14 @@ import pytest
 from twisted.internet.testing import MemoryReactorClock
 from twisted.web.resource import Resource
 
-from postd.protect import ConfigError, Protection, issuer
+from postd.auth.throttle import Throttle
+from postd.protect import ConfigError, Context, Protection, Scheme, SchemeParts, issuer, make_parts
 from postd.protect.bearer import METADATA_PATH
 from postd.protect.schemes.basic import Basic
 from postd.protect.schemes.bearer import Bearer
 from postd.protect.schemes.digest import Digest
 from postd.protect.schemes.form import Form
+from postd.protect.schemes.own import OwnChecker, OwnCredentials
 from postd.reactor import IReactor
 from tests.cases import each
 from tests.helpers import result_of
@@ -92,6 +94,11 @@ def test_issuers_are_those_of_the_last_reload(make: Callable[..., Program]) -> N
     assert OTHER.encode() in program.get("/metadata").body
     reload(program, issuers=[])
     assert program.get("/bearer", bearer("x.y.z")).status == 401
+    assert program.get("/metadata").status == 404
+    with pytest.raises(ValueError, match="metadata: it needs issuers"):
+        program.protection.metadata()
+    reload(program, issuers=[issuer(ISSUER, audience=AUDIENCE)])
+    assert ISSUER.encode() in program.get("/metadata").body
 
 
 def test_stop_ends_requests_that_wait_for_an_issuer_of_before(make: Callable[..., Program]) -> None:
@@ -266,3 +273,46 @@ class SchemeValueTests:
         assert program.get("/api").header("WWW-Authenticate") == 'Bearer realm="postd", scope="a"'
         reload(program)
         assert program.get("/api").header("WWW-Authenticate") == 'Bearer realm="postd", scope="a"'
+
+    def test_name_of_a_scheme_of_postd_is_refused_for_another_scheme(self, make: Callable[..., Program]) -> None:
+        class Other(Scheme, frozen=True):
+            name = "basic"
+
+        with pytest.raises(ValueError, match=r"\Aschemes: basic is the name of a scheme of postd"):
+            make(users=None).protection.protect(Resource(), Other())
+
+    def test_body_that_a_scheme_has_read_is_there_for_the_application(self, make: Callable[..., Program]) -> None:
+        class Body(Scheme, frozen=True):
+            name = "body"
+
+            def make(self, context: Context) -> SchemeParts:
+                return make_parts(self, context, lambda request: request.body, lambda _: "robot")
+
+        class Echo(Resource):
+            isLeaf = True
+
+            def render_POST(self, request: Any) -> bytes:
+                body: bytes = request.content.read()
+                return body
+
+        program = make()
+        program.root.putChild(b"echo", program.protection.protect(Echo(), Body()))
+        assert program.get("/echo", method="POST", body=b"text").body == b"text"
+
+    def test_error_of_a_scheme_releases_the_attempt(self) -> None:
+        released = list[object]()
+
+        class Limits:
+            async def admit(self, _keys: object) -> str:
+                return "attempt"
+
+            async def release(self, attempt: object) -> None:
+                released.append(attempt)
+
+        def fail() -> str:
+            raise TypeError
+
+        credentials = OwnCredentials("own", "127.0.0.1", cast(Throttle, Limits()), fail)
+        with pytest.raises(TypeError):
+            result_of(OwnChecker().check(credentials))
+        assert released == ["attempt"]

@@ -59,7 +59,11 @@ class OwnChecker(Checker):
             attempt = await credentials.throttle.admit(address_keys(credentials.address))
         except TooManyFailuresError as error:
             raise log_throttled(credentials.scheme, error, credentials.address) from None
-        account = credentials.find_account()
+        try:
+            account = credentials.find_account()
+        except Exception:
+            await credentials.throttle.release(attempt)
+            raise
         if account is None:
             await credentials.throttle.record_failure(attempt)
             raise log_refusal(credentials.scheme, Refused("wrong credentials"), credentials.address)
