@@ -19,6 +19,7 @@ FLOORS: Sequence[Sequence[tuple[str, str]]] = (
         ("model", "posts, changes, versions"),
         ("caching", "cache, single flight"),
         ("monitoring", "counters, health"),
+        ("credential_files", "secrets, certificates"),
     ),
     (("errors", ""), ("defaults", ""), ("scheme_names", ""), ("linux", ""), ("reactor", ""), ("twisted_private", "")),
 )

@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "postd"
 
 MAY_IMPORT = {
     "__init__": set(),
+    "credential_files": set(),
     "defaults": set(),
     "errors": set(),
     "linux": set(),
@@ -25,10 +26,21 @@ MAY_IMPORT = {
     "twisted_private": set(),
     "protocol": {"protocol"},
     "monitoring": {"monitoring"},
-    "net": {"errors", "linux", "net", "protocol", "reactor", "twisted_private"},
-    "store": {"defaults", "errors", "linux", "model", "protocol", "reactor", "store"},
+    "net": {"credential_files", "errors", "linux", "net", "protocol", "reactor", "twisted_private"},
+    "store": {"credential_files", "defaults", "errors", "linux", "model", "protocol", "reactor", "store"},
     "settings": {"defaults", "errors", "net", "protocol", "scheme_names", "settings"},
-    "auth": {"auth", "caching", "defaults", "errors", "fair_queue", "net", "protocol", "reactor", "store"},
+    "auth": {
+        "auth",
+        "caching",
+        "credential_files",
+        "defaults",
+        "errors",
+        "fair_queue",
+        "net",
+        "protocol",
+        "reactor",
+        "store",
+    },
     "http": {"auth", "errors", "http", "protocol"},
     "front": {
         "auth",
@@ -87,7 +99,7 @@ MAY_IMPORT = {
         "twisted_private",
         "web",
     },
-    "client": {"caching", "client", "errors", "model", "net", "protocol", "reactor"},
+    "client": {"caching", "client", "credential_files", "errors", "model", "net", "protocol", "reactor"},
     "testing": {"auth", "client", "daemon", "errors", "protect", "protocol", "reactor", "settings", "testing"},
     "cli": {
         "auth",

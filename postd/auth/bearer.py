@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from hashlib import blake2b
-from pathlib import Path
 
 from msgspec import Struct
 
@@ -33,6 +32,7 @@ from postd.auth.introspection import Introspector
 from postd.auth.jwks import KeySource
 from postd.auth.throttle import Throttle, address_keys
 from postd.caching import TTLCache
+from postd.credential_files import read_first_line
 from postd.errors import ConfigError, IssuerUnavailableError, LoginsBusyError, TooManyFailuresError
 from postd.net.fetching import Fetcher
 from postd.protocol.bearer import decode_scope
@@ -56,7 +56,7 @@ def read_secret(file: str) -> str:
     if not file:
         return ""
     try:
-        secret = Path(file).read_text("utf-8").partition("\n")[0].strip()
+        secret = read_first_line(file)
     except OSError as error:
         raise ConfigError("client_secret_file", f"{file}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

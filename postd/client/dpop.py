@@ -8,7 +8,8 @@ from twisted.web.iweb import IResponse
 
 from postd.client.authenticator import Authenticator
 from postd.client.proofs import USE_NONCE, Proofs
-from postd.client.tokens import FILE_MAX_BYTES, BearerFile, ClientCredentials, Token, TokenSource
+from postd.client.tokens import BearerFile, ClientCredentials, Token, TokenSource
+from postd.credential_files import FILE_MAX_BYTES
 from postd.errors import ConfigError
 from postd.protocol.challenge import decode_challenges
 from postd.protocol.dpop_proof import DPoPKey

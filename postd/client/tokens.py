@@ -16,6 +16,7 @@ from postd.caching import SingleFlight
 from postd.client.authenticator import Authenticator
 from postd.client.errors import SignInError
 from postd.client.proofs import USE_NONCE, Proofs
+from postd.credential_files import read_first_line
 from postd.errors import ConfigError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.bearer import BearerSyntaxError, decode_token
@@ -28,8 +29,6 @@ RENEWAL_FRACTION = 0.2
 RENEWAL_RETRY_S = 10.0
 """The delay before a failed background renewal is retried."""
 
-FILE_MAX_BYTES = 64 * 1024
-
 
 def read_secret(file: str, what: str) -> str:
     """Return the first line of a small file, stripped; errors name its content as `what`.
@@ -38,11 +37,9 @@ def read_secret(file: str, what: str) -> str:
         SignInError: the file cannot be read, or its first line is blank.
     """
     try:
-        with Path(file).open("rb") as opened:
-            content = opened.read(FILE_MAX_BYTES)
+        secret = read_first_line(file, errors="replace")
     except OSError as error:
         raise SignInError(f"{file}: cannot be read: {error.strerror}") from None
-    secret = content.partition(b"\n")[0].strip().decode(errors="replace")
     if not secret:
         raise SignInError(f"{file}: has no {what} in its first line")
     return secret

@@ -5,30 +5,28 @@
 
 from collections.abc import Callable
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
-from OpenSSL import SSL, crypto
+from OpenSSL import SSL
 from service_identity import VerificationError
 from twisted.internet.defer import Deferred
 from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectingCancelledError, ConnectionDone, ConnectionLost
 from twisted.internet.interfaces import IProtocol, IStreamClientEndpoint
 from twisted.internet.protocol import Protocol
-from twisted.internet.ssl import Certificate, platformTrust, trustRootFromCertificates
+from twisted.internet.ssl import platformTrust, trustRootFromCertificates
 from twisted.protocols.policies import ProtocolWrapper, WrappingFactory
 from twisted.python.failure import Failure
 from twisted.web.client import URI, BrowserLikePolicyForHTTPS, ResponseFailed
 from twisted.web.iweb import IAgentEndpointFactory, IResponse
 from zope.interface import implementer
 
+from postd.credential_files import load_certificates
 from postd.errors import ConfigError
 from postd.reactor import IReactor
 from postd.twisted_private import complete_endpoints, join_trust_roots
 
 complete_endpoints()
-
-_BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 def single_exchange(reactor: IReactor) -> dict[str, Any]:
@@ -147,13 +145,9 @@ class _WrappedEndpoint:
 def _load_roots(file: str) -> object:
     """Return the platform's trust roots with the roots in a PEM file."""
     try:
-        text = Path(file).read_bytes()
-        blocks = [_BEGIN + block for block in text.split(_BEGIN)[1:]]
-        own = trustRootFromCertificates([Certificate.loadPEM(block) for block in blocks])
+        certificates = load_certificates(file)
     except OSError as error:
         raise ConfigError("ca_file", f"{file}: cannot be read: {error.strerror}") from None
-    except (ValueError, SSL.Error, crypto.Error):
-        blocks = []
-    if not blocks:
+    if not certificates:
         raise ConfigError("ca_file", f"{file}: has no certificates in PEM, or some that are broken")
-    return join_trust_roots(platformTrust(), own)
+    return join_trust_roots(platformTrust(), trustRootFromCertificates(certificates))

@@ -1,23 +1,20 @@
 """Connect to a Redis server: endpoint, TLS, authentication, database, role."""
 
 import os
-from pathlib import Path
 from typing import Any
 
-from OpenSSL import crypto
 from twisted.internet.defer import CancelledError
 from twisted.internet.endpoints import HostnameEndpoint, UNIXClientEndpoint, wrapClientTLS
 from twisted.internet.error import ConnectingCancelledError
 from twisted.internet.interfaces import IStreamClientEndpoint
 from twisted.internet.protocol import Factory
-from twisted.internet.ssl import Certificate, optionsForClientTLS, platformTrust, trustRootFromCertificates
+from twisted.internet.ssl import optionsForClientTLS, platformTrust, trustRootFromCertificates
 
+from postd.credential_files import load_certificates, read_first_line
 from postd.errors import StoreRefusedError, StoreUnavailableError
 from postd.reactor import IReactor
 from postd.store.redis.connection import CONNECT_MAX_S, RedisProtocol, RedisReplyError, wait_for
 from postd.store.redis.url import Host, RedisAddress
-
-_BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 async def connect(address: RedisAddress, host: Host | None, *, reactor: IReactor) -> RedisProtocol:
@@ -89,11 +86,10 @@ def read_password(address: RedisAddress) -> str:
     if not address.password_file:
         return address.password
     try:
-        lines = Path(address.password_file).read_text("utf-8").splitlines()
+        password = read_first_line(address.password_file)
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise StoreRefusedError(f"{address.password_file}: the password cannot be read: {why}") from None
-    password = lines[0].strip() if lines else ""
     if not password:
         raise StoreRefusedError(f"{address.password_file}: has no password in its first line")
     return password
@@ -132,12 +128,9 @@ def _make_endpoint(address: RedisAddress, host: Host | None, reactor: IReactor) 
 def _read_trust_roots(ca_file: str) -> Any:
     """Return the only trusted CAs; their file is read for each connection, as the password's is."""
     try:
-        parts = Path(ca_file).read_bytes().split(_BEGIN)[1:]
-        certificates = [Certificate.loadPEM(_BEGIN + part) for part in parts]
+        certificates = load_certificates(ca_file)
     except OSError as error:
         raise StoreRefusedError(f"{ca_file}: cannot be read: {error.strerror}") from None
-    except crypto.Error:
-        certificates = []
     if not certificates:
         raise StoreRefusedError(f"{ca_file}: has no certificates in PEM form")
     return trustRootFromCertificates(certificates)
