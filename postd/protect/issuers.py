@@ -14,7 +14,7 @@ from postd.protect.arguments import among, check, expected, words
 from postd.protocol import jwt
 from postd.protocol.bearer import decode_scope
 from postd.protocol.discovery import check_issuer, check_url
-from postd.protocol.jwt import Algorithm, Binding, Scalar, TokenPolicy
+from postd.protocol.jwt import Algorithm, Binding, Scalar, TokenPolicy, find_contradiction
 from postd.protocol.quantity import DURATION_MAX_S, decode_duration
 from postd.reactor import IReactor
 
@@ -120,13 +120,12 @@ def issuer(  # noqa: PLR0913 - the keys of a table
     claims = {} if required_claims is None else required_claims
     if not isinstance(claims, Mapping):
         raise expected("required_claims", "a mapping of claims to values", claims)
-    if not audiences and not claims:
-        raise ValueError('audience: may be "" only with required_claims: else tokens for any audience are accepted')
     among("algorithms", algorithms, get_args(Algorithm))
     among("dpop", (dpop,), get_args(Binding))
     among("mtls", (mtls,), get_args(Binding))
-    if client_secret_file and not client_id:
-        raise ValueError("client_secret_file: needs a client_id")
+    key, why = find_contradiction(audiences, claims, client_id, client_secret_file)
+    if why:
+        raise ValueError(f"{key}: {why}")
     scopes = {"read_scope": read_scope, "write_scope": write_scope}
     for name, scope in scopes.items():
         check(name, decode_scope, scope)

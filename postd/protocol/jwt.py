@@ -8,7 +8,7 @@ and has no content of the token.
 import json
 import math
 from binascii import a2b_base64
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
@@ -97,6 +97,17 @@ class AccessToken(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"AccessToken({self.user!r}, {set(self.scopes)}, expires_at={self.expires_at})"  # claims may be secret
+
+
+def find_contradiction(
+    audiences: Collection[str], required_claims: Collection[str], client_id: str, client_secret_file: str
+) -> tuple[str, str]:
+    """Return the option of an issuer that contradicts another option, and why; both empty if none does."""
+    if not audiences and not required_claims:
+        return "audience", 'may be "" only with required_claims: else tokens for any audience would be accepted'
+    if client_secret_file and not client_id:
+        return "client_secret_file", "needs a client_id"
+    return "", ""
 
 
 class TokenPolicy(Struct, frozen=True):

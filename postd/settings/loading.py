@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from postd.errors import ConfigError
 from postd.net.endpoint_strings import absolute_endpoint
-from postd.protocol.jwt import Algorithm
+from postd.protocol.jwt import Algorithm, find_contradiction
 from postd.scheme_names import SCHEMES
 from postd.settings.schema import WORKERS_MAX, BearerSettings, Page, Settings
 from postd.settings.values import decode_value
@@ -306,11 +306,7 @@ def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> 
     """Return the key of an issuer's settings that contradicts another, and why; empty strings if none does."""
     if any(issuer.issuer == other.issuer for other in others):
         return "issuer", f"{issuer.issuer} has a table already; audience may be a list"
-    if not issuer.audiences and not issuer.required_claims:
-        return "audience", 'may be "" only with required_claims: else tokens for any audience would be accepted'
-    if issuer.client_secret_file and not issuer.client_id:
-        return "client_secret_file", "needs a client_id"
-    return "", ""
+    return find_contradiction(issuer.audiences, issuer.required_claims, issuer.client_id, issuer.client_secret_file)
 
 
 _SCHEMES = ", ".join(f'"{scheme}"' for scheme in SCHEMES)
