@@ -59,7 +59,7 @@ class Authentication:
 
     Raises:
         ConfigError: a file that the options of a scheme name cannot be used.
-        ValueError: `users` is no checker of `IUsernamePassword`.
+        ValueError: `users` is no checker of `IUsernamePassword`, or two schemes check the same credentials.
     """
 
     running = False
@@ -103,7 +103,9 @@ class Authentication:
         accounts = AnyAccount() if isinstance(passwords, StockChecker) else directory
         self.context = Context(realm, store, directory, accounts, passwords, throttle, clients, clock, reactor)
         self._upkeep = Upkeep(directory, self.verifier, store, clock=clock, reloaded=users_changed)
-        self._parts = [(scheme, self._make(scheme)) for scheme in schemes]
+        self._parts: list[tuple[Scheme, SchemeParts]] = []
+        for scheme in schemes:
+            self._include(scheme)
         self.portal = portal or CoroutinePortal(Realm())
         if previous is None or portal is None:
             self._register_checkers()
@@ -113,6 +115,23 @@ class Authentication:
             return scheme.make(self.context)
         except ConfigError as error:
             raise ConfigError(self._places.get(scheme.name, "") + error.where, error.why) from None
+
+    def _include(self, scheme: Scheme) -> SchemeParts:
+        """Make the parts of one more scheme; return them.
+
+        Raises:
+            ConfigError: a file that its options name cannot be used.
+            ValueError: another scheme checks the same credentials.
+        """
+        parts = self._make(scheme)
+        known = {
+            one: checker for _, each in self._parts for checker in each.checkers for one in checker.credentialInterfaces
+        }
+        for checker in parts.checkers:
+            if any(known.get(one, checker) is not checker for one in checker.credentialInterfaces):
+                raise ValueError(f"schemes: {scheme.name} is in force with other options")
+        self._parts.append((scheme, parts))
+        return parts
 
     def _register_checkers(self) -> None:
         for checker in dict.fromkeys(checker for _, parts in self._parts for checker in parts.checkers):
@@ -132,11 +151,7 @@ class Authentication:
         """
         if scheme in self.schemes:
             return
-        parts = self._make(scheme)
-        for checker in parts.checkers:
-            if any(self.portal.checkers.get(one, checker) is not checker for one in checker.credentialInterfaces):
-                raise ValueError(f"schemes: {scheme.name} is in force with other options")
-        self._parts.append((scheme, parts))
+        parts = self._include(scheme)
         self._register_checkers()
         if self.running and parts.background is not None:
             parts.background.start(None)

@@ -27,7 +27,7 @@ from zope.interface.verify import verifyObject
 
 from postd.auth.credentials import IBearerCredentials, IDigestCredentials, IPasswordCredentials
 from postd.auth.introspection import REQUESTS_MAX
-from postd.protect import Identity, Protection, identity, issuer
+from postd.protect import Identity, Protection, Scheme, identity, issuer
 from postd.protocol.jwk import decode_key_set
 from postd.reactor import IReactor
 from tests.cases import each
@@ -78,7 +78,7 @@ class Program:
         self.root = Resource()
         self.site = make_stock_site(self.root, self.clock)
 
-    def mount(self, path: str, *schemes: str, resource: IResource | None = None, **more: Any) -> None:
+    def mount(self, path: str, *schemes: str | Scheme, resource: IResource | None = None, **more: Any) -> None:
         guarded = self.protection.protect(self.name if resource is None else resource, *schemes, **more)
         self.root.putChild(path.encode(), guarded)
 

@@ -101,6 +101,14 @@ def test_issuers_are_those_of_the_last_reload(make: Callable[..., Program]) -> N
     assert ISSUER.encode() in program.get("/metadata").body
 
 
+def test_issuers_beside_a_bearer_scheme_of_a_value_are_an_error(make: Callable[..., Program]) -> None:
+    program = make()
+    program.mount("api", Bearer([issuer(ISSUER, audience=AUDIENCE, read_scope="a")]))
+    with pytest.raises(ValueError, match=r"^schemes: bearer is in force with other options$"):
+        reload(program, issuers=[issuer(OTHER, audience=AUDIENCE)])
+    assert program.get("/api").header("WWW-Authenticate") == 'Bearer realm="postd", scope="a"'
+
+
 def test_stop_ends_requests_that_wait_for_an_issuer_of_before(make: Callable[..., Program]) -> None:
     endpoint = f"{ISSUER}/introspect"
     program = make(issuers=[issuer(ISSUER, audience=AUDIENCE, introspection_endpoint=endpoint)])
