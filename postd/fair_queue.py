@@ -248,7 +248,8 @@ class FairTurns:
         finally:
             self._running -= 1
             self._left_s -= perf_counter() - began
-            if self._left_s <= 0 or self._waiting:
+            # Early, so that the work of several short turns does not use up the time of one.
+            if self._left_s < TURN_MAX_S / 2 or self._waiting:
                 self._schedule()
 
     @property

@@ -82,6 +82,7 @@ class StreamedSnapshot:
         self._inflated_bytes = max((piece.length for piece in pieces if not piece.plain_bytes), default=0)
         self._length = self._all_bytes + len(CLOSING)  # OPENING takes the place of a comma
         self._gzipped: _Gzipped | None = None  # until that is needed
+        self._portions: dict[bool, Sequence[Parts]] = {}  # plain and compressed
 
     async def respond(self, request: Request) -> Response | StreamedResponse:
         """Return the response to GET or HEAD.
@@ -97,13 +98,13 @@ class StreamedSnapshot:
         gzipped = self._gzipped or await self._compress(request.client_network) if wants_gzip(request) else None
         if gzipped is None:
             copied = request.isSecure() or self._inflated_bytes > 0
-            body = self._portions(_plain(self._pieces), copied=copied)
+            body = self._send(_plain(self._pieces), gzipped=False, copied=copied)
             memory = self._memory(self._inflated_bytes)
             return make_streamed_response(
                 JSON, body, {**self._headers, **self._more}, length=self._length, memory=memory
             )
         parts, headers, length = gzipped
-        body = self._portions(parts, copied=request.isSecure())
+        body = self._send(parts, gzipped=True, copied=request.isSecure())
         return make_streamed_response(JSON, body, headers, length=length, memory=self._memory(0))
 
     def _retained_too_much(self) -> bool:
@@ -116,20 +117,19 @@ class StreamedSnapshot:
             return own_bytes, self._pieces, self._all_bytes
         return own_bytes, self, self._held_bytes
 
-    async def _portions(self, parts: Iterable[bytes | memoryview], *, copied: bool) -> AsyncGenerator[Parts]:
+    async def _send(self, parts: Iterable[bytes | memoryview], *, gzipped: bool, copied: bool) -> AsyncGenerator[Parts]:
         """Yield the parts in portions; small ones if `copied`: each client has a copy, by TLS or because of inflating.
 
-        As a method it keeps the pieces alive while they are sent, so that they are counted.
+        Other portions are made once for all clients. As a method it keeps the pieces alive while they are sent, so that
+        they are counted.
         """
-        least_bytes = WRITE_MAX_BYTES if copied else PORTION_BYTES
-        portion, length = list[bytes | memoryview](), 0
-        for part in parts:
-            portion.append(part)
-            length += len(part)
-            if length >= least_bytes:
-                yield portion
-                portion, length = [], 0
-        yield portion
+        portions: Iterable[Parts] | None = self._portions.get(gzipped)
+        if copied:
+            portions = _divide(parts, WRITE_MAX_BYTES)
+        elif portions is None:
+            portions = self._portions[gzipped] = [*_divide(parts, PORTION_BYTES)]
+        for portion in portions:
+            yield portion
 
     async def _compress(self, client: str) -> _Gzipped | None:
         """Compress the pieces when it is the client's turn; return None if too much work waits for that."""
@@ -153,6 +153,18 @@ class StreamedSnapshot:
 
 
 # Not by `_generate` and `_generate_gzip`: asynchronous generators take ten times as long for a piece.
+
+
+def _divide(parts: Iterable[bytes | memoryview], least_bytes: int) -> Iterator[Parts]:
+    """Yield portions of parts, each of at least so many bytes but the last one."""
+    portion, length = list[bytes | memoryview](), 0
+    for part in parts:
+        portion.append(part)
+        length += len(part)
+        if length >= least_bytes:
+            yield portion
+            portion, length = [], 0
+    yield portion
 
 
 def _plain(pieces: Sequence[Piece]) -> Iterator[bytes | memoryview]:
