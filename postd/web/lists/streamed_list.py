@@ -134,22 +134,28 @@ class StreamedSnapshot:
     async def _compress(self, client: str) -> _Gzipped | None:
         """Compress the pieces when it is the client's turn; return None if too much work waits for that."""
         try:
-            for piece in self._pieces:
-                if piece.part is None:
-                    async with self._work.turn(client):
-                        piece.keep_part(piece.part or compress_text(piece.text))
+            parts = [await _compress_piece(piece, self._work, client) for piece in self._pieces]
         except ServerBusyError:
             return None
-        self._gzipped = self._gzipped or self._join_parts()
+        self._gzipped = self._gzipped or self._join(parts)
         return self._gzipped
 
-    def _join_parts(self) -> _Gzipped:
-        parts = [piece.part for piece in self._pieces if piece.part is not None]
+    def _join(self, parts: Sequence[Part]) -> _Gzipped:
         # Another process may have other pieces of the same list.
         lengths = b",".join([b"%d:%d" % (part.length, len(part.deflated)) for part in parts])
         etag = gzip_etag(self._headers[b"ETag"], blake2b(lengths, digest_size=6).hexdigest().encode())
         gzipped = _gzip(parts)
         return gzipped, {**self._headers, **self._more, **GZIP, b"ETag": etag}, sum(map(len, gzipped))
+
+
+async def _compress_piece(piece: Piece, work: FairTurns, client: str) -> Part:
+    """Return a piece compressed, once for all lists; when it is the client's turn, unless that was done before."""
+    if piece.part is None:
+        async with work.turn(client):
+            if piece.part is None:
+                piece.keep_part(compress_text(piece.text))
+    assert piece.part is not None
+    return piece.part
 
 
 # Not by `_generate` and `_generate_gzip`: asynchronous generators take ten times as long for a piece.
@@ -198,10 +204,7 @@ async def _generate_gzip(pieces: AsyncIterable[Piece], work: FairTurns, client: 
     begun = HEADER
     async for piece in pieces:
         if piece.count:
-            if piece.part is None:
-                async with work.turn(client):
-                    piece.keep_part(piece.part or compress_text(piece.text))
-            assert piece.part is not None
-            yield [begun, stream.add(_GZIPPED[before]), stream.add(piece.part)]
+            part = await _compress_piece(piece, work, client)
+            yield [begun, stream.add(_GZIPPED[before]), stream.add(part)]
             begun, before = b"", COMMA
     yield [begun, stream.add(_GZIPPED[CLOSING if before == COMMA else EMPTY]), stream.end()]
