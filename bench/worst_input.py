@@ -296,7 +296,7 @@ def ratios(rows: Sequence[Row]) -> list[float]:
 
 
 def problems(rows: Sequence[Row]) -> list[str]:
-    """Return what is over its limit."""
+    """Return the figures of the loads that exceed a limit."""
     figures = [
         (row.name, what, figure, most)
         for row, ratio in zip(rows, ratios(rows), strict=True)
