@@ -18,6 +18,7 @@ from postd.http.interface import Request
 from postd.http.responses import encode_header
 from postd.protocol.certificate import decode_client_cert
 from postd.protocol.host import client_network, normalize_host
+from postd.protocol.http1.head import is_host
 
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
 
@@ -153,12 +154,15 @@ class PeerResolver:
         """Refuse requests for other hosts than the allowed ones. A request that names no host passes.
 
         Raises:
-            Problem: 421.
+            Problem: 421; 400 for a malformed `Host`, or several, which a stock site accepts.
         """
-        if self._hosts:
-            for value in request.fields.get(b"Host", ()):
-                if normalize_host(value.decode("latin-1")) not in self._hosts:
-                    raise Problem(421, "This server does not answer requests for this host.")
+        values = request.fields.get(b"Host") if self._hosts else None
+        if values is None:
+            return
+        if len(values) != 1 or not is_host(values[0]):
+            raise Problem(400, "The request must have one Host field with a host, optionally with a port.")
+        if normalize_host(values[0].decode("ascii")) not in self._hosts:
+            raise Problem(421, "This server does not answer requests for this host.")
 
     def refuse_cross_site(self, request: Request, *, except_named: bool = False) -> None:
         """Refuse cross-site requests of browsers (reference: Form login).

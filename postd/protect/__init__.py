@@ -8,8 +8,10 @@ from postd.auth.credentials import Refused
 from postd.auth.identity import Identity
 from postd.errors import ConfigError, StoreUnavailableError
 from postd.http.interface import Request
+from postd.http.responses import Response, make_response
 from postd.http.stock_request import result_of_authentication
 from postd.protect.issuers import TrustedIssuer, issuer
+from postd.protect.pages import Page
 from postd.protect.protection import Protection
 from postd.protect.schemes.interface import Context, Scheme, SchemeDescription, SchemeParts
 from postd.protect.schemes.own import make_parts
@@ -20,9 +22,11 @@ __all__ = [
     "ConfigError",
     "Context",
     "Identity",
+    "Page",
     "Protection",
     "Refused",
     "Request",
+    "Response",
     "Scheme",
     "SchemeDescription",
     "SchemeParts",
@@ -31,6 +35,7 @@ __all__ = [
     "identity",
     "issuer",
     "make_parts",
+    "make_response",
     "use_monotonic_clock",
     "wsgi",
 ]

@@ -13,11 +13,12 @@ from postd.auth.checker import Checker
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
 from postd.auth.stock_checker import AnyAccount, StockChecker
-from postd.auth.throttle import Throttle
+from postd.auth.throttle import RESERVATION_TTL_S, Throttle
 from postd.auth.users import UserDirectory
 from postd.defaults import ACCOUNT_FAILURES, ADDRESS_FAILURES, FAILURE_WINDOW_S, FAILURES
 from postd.errors import ConfigError
 from postd.http.peer import PeerResolver
+from postd.protect.arguments import expected
 from postd.protect.guard import CredentialFactory, CredentialReader, Guard, ProtectedResource, Realm
 from postd.protect.pages import Page
 from postd.protect.schemes.interface import Background, Context, Scheme, SchemeParts
@@ -84,7 +85,8 @@ class Authentication:
     ) -> None:
         self._limits, self._users_changed, self._places = limits, users_changed, places or {}
         self._previous = previous if previous is not None and previous.running else None
-        self._replaced: dict[str, Background] = {}  # its fetches may still run
+        # Parts of replaced objects in which authentications may still run, and when the last of these has ended.
+        self._replaced: list[tuple[float, Background | StockChecker]] = []
         if previous is None:
             self.threads = threads or HashThreads(reactor)
             self.verifier = PasswordVerifier(self.threads, now=clock.seconds)
@@ -104,34 +106,35 @@ class Authentication:
         self.context = Context(realm, store, directory, accounts, passwords, throttle, clients, clock, reactor)
         self._upkeep = Upkeep(directory, self.verifier, store, clock=clock, reloaded=users_changed)
         self._parts: list[tuple[Scheme, SchemeParts]] = []
-        for scheme in schemes:
-            self._include(scheme)
+        self._include(schemes)
         self.portal = portal or CoroutinePortal(Realm())
         if previous is None or portal is None:
             self._register_checkers()
 
     def _make(self, scheme: Scheme) -> SchemeParts:
         try:
-            return scheme.make(self.context)
+            parts = scheme.make(self.context)
         except ConfigError as error:
             raise ConfigError(self._places.get(scheme.name, "") + error.where, error.why) from None
+        if not isinstance(parts, SchemeParts):
+            raise expected("schemes", f"SchemeParts of {scheme.name}", parts)
+        return parts
 
-    def _include(self, scheme: Scheme) -> SchemeParts:
-        """Make the parts of one more scheme; return them.
+    def _include(self, schemes: Sequence[Scheme]) -> list[tuple[Scheme, SchemeParts]]:
+        """Make the parts of more schemes; return them.
 
         Raises:
-            ConfigError: a file that its options name cannot be used.
-            ValueError: another scheme checks the same credentials.
+            ConfigError: a file that the options of a scheme name cannot be used.
+            ValueError: two schemes check the same credentials; nothing has changed.
         """
-        parts = self._make(scheme)
-        known = {
-            one: checker for _, each in self._parts for checker in each.checkers for one in checker.credentialInterfaces
-        }
-        for checker in parts.checkers:
-            if any(known.get(one, checker) is not checker for one in checker.credentialInterfaces):
-                raise ValueError(f"schemes: {scheme.name} is in force with other options")
-        self._parts.append((scheme, parts))
-        return parts
+        more = [(scheme, self._make(scheme)) for scheme in schemes]
+        known: dict[object, Checker] = {}
+        for scheme, parts in (*self._parts, *more):
+            for checker in parts.checkers:
+                if any(known.setdefault(one, checker) is not checker for one in checker.credentialInterfaces):
+                    raise ValueError(f"schemes: {scheme.name} is in force with other options")
+        self._parts += more
+        return more
 
     def _register_checkers(self) -> None:
         for checker in dict.fromkeys(checker for _, parts in self._parts for checker in parts.checkers):
@@ -142,34 +145,35 @@ class Authentication:
         """The schemes in force, in the order of their challenges."""
         return [scheme for scheme, _ in self._parts]
 
-    def add(self, scheme: Scheme) -> None:
-        """Put a scheme in force, unless it is.
+    def add(self, schemes: Sequence[Scheme]) -> None:
+        """Put schemes in force that are not.
 
         Raises:
-            ConfigError: a file that its options name cannot be used.
-            ValueError: another scheme in force checks the same credentials.
+            ConfigError: a file that the options of a scheme name cannot be used.
+            ValueError: two schemes check the same credentials; nothing has changed.
         """
-        if scheme in self.schemes:
-            return
-        parts = self._include(scheme)
+        more = self._include(schemes)
         self._register_checkers()
-        if self.running and parts.background is not None:
-            parts.background.start(None)
+        for _, parts in more:
+            if self.running and parts.background is not None:
+                parts.background.start(None)
 
     def start(self) -> None:
         """Start the background work; from now on this object replaces the previous one."""
         self.running = True
         previous, self._previous = self._previous, None
+        before: list[tuple[Scheme, Background]] = []
         if previous is None:
             self.threads.start()
         else:
+            before = previous.background
             previous.retire()
             self.context.throttle.set_limits(**asdict(self._limits))
             self._register_checkers()
             self._upkeep.watch_users()
-            self._replaced = dict(previous.background)
-        for name, background in self.background:
-            background.start(self._replaced.get(name))
+            self._replaced = previous.replaced_by(self.context.passwords)
+        for scheme, background in self.background:
+            background.start(_find_previous(scheme, before))
         self._users_changed()
         self._upkeep.start()
 
@@ -180,15 +184,17 @@ class Authentication:
     def stop(self) -> None:
         """Stop the work of this object. Logins that wait end with `end_waits`."""
         self.retire()
-        for background in (*self._replaced.values(), *(one for _, one in self.background)):
-            background.stop()
+        for _, part in (*self._replaced, *self.background):
+            if not isinstance(part, StockChecker):
+                part.stop()
         self.threads.stop()
 
     def end_waits(self) -> None:
         """End all logins that wait for others or for a checker, after `stop` and that of the store."""
         self.context.throttle.wake_all()
-        if isinstance(self.context.passwords, StockChecker):
-            self.context.passwords.stop()
+        for checker in (self.context.passwords, *(part for _, part in self._replaced)):
+            if isinstance(checker, StockChecker):
+                checker.stop()
 
     def retire(self) -> None:
         """Stop background work; authentications that are running finish."""
@@ -197,10 +203,21 @@ class Authentication:
         for _, background in self.background:
             background.retire()
 
+    def replaced_by(self, passwords: Checker) -> list[tuple[float, Background | StockChecker]]:
+        """Return the parts in which authentications may still run when an object with this checker replaces this one.
+
+        Each has the time, of the reactor, when the last of these has ended.
+        """
+        now = self.context.reactor.seconds()
+        parts: list[Background | StockChecker] = [background for _, background in self.background]
+        if isinstance(self.context.passwords, StockChecker) and self.context.passwords is not passwords:
+            parts.append(self.context.passwords)
+        return [one for one in self._replaced if one[0] > now] + [(now + RESERVATION_TTL_S, part) for part in parts]
+
     @property
-    def background(self) -> list[tuple[str, Background]]:
-        """The background work of the schemes, with their names."""
-        return [(scheme.name, parts.background) for scheme, parts in self._parts if parts.background is not None]
+    def background(self) -> list[tuple[Scheme, Background]]:
+        """The background work of the schemes."""
+        return [(scheme, parts.background) for scheme, parts in self._parts if parts.background is not None]
 
     @property
     def states(self) -> dict[str, str]:
@@ -235,11 +252,23 @@ class Authentication:
         factories, readers = self.credentials(rule, described)
         return guard(self.portal, factories, resource, readers=readers, clients=described.clients, users=users)
 
-    def make_pages(self, protected: Collection[tuple[Collection[str], ProtectedResource]]) -> dict[str, Page]:
-        """Return the pages of the schemes by path without the first slash; `protected` has all resources with rules."""
+    def make_pages(
+        self, protected: Collection[tuple[Collection[str], ProtectedResource]], taken: Collection[str] = ()
+    ) -> dict[str, Page]:
+        """Return the pages of the schemes by path without the first slash; `protected` has all resources with rules.
+
+        Raises:
+            ConfigError: a page's first path segment is one of those that are `taken`, or two schemes have a page with
+                the same path.
+        """
         pages: dict[str, Page] = {}
         for scheme in self.schemes:
-            pages |= self.pages_of(scheme, [resource for rule, resource in protected if scheme.name in rule])
+            more = self.pages_of(scheme, [resource for rule, resource in protected if scheme.name in rule])
+            for path in more:
+                if path in pages or path.partition("/")[0] in taken:
+                    where = self._places.get(scheme.name, scheme.name).removesuffix(": ")
+                    raise ConfigError(where, f"its page /{path} would hide another one, or be hidden")
+            pages |= more
         return pages
 
     def pages_of(self, scheme: Scheme, protected: Sequence[ProtectedResource] = ()) -> Mapping[str, Page]:
@@ -262,3 +291,11 @@ def load_users(path: str, store: LoginStore, previous: UserDirectory | None = No
     users = UserDirectory(path, changed=partial(end_sessions, store))
     users.load()
     return users
+
+
+def _find_previous(scheme: Scheme, before: Sequence[tuple[Scheme, Background]]) -> Background | None:
+    """Return the background work that a reload replaces: of an equal scheme, or else of the same scheme with other
+    options. Schemes of an application's own do not change in a reload, and may have a name in common.
+    """
+    found = [background for one, background in before if one == scheme]
+    return next(iter(found + [background for one, background in before if one.name == scheme.name]), None)

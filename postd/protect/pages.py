@@ -8,7 +8,7 @@ from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response, StreamedResponse, make_no_content
-from postd.http.views import View, ViewResource
+from postd.http.views import View, ViewResource, error_page
 
 
 class Page(ViewResource):
@@ -40,13 +40,17 @@ class Page(ViewResource):
 
 
 class Pages(Resource):
-    """Pages below one path, at the path itself that of the name ""."""
+    """Pages below one path, by the rest of their paths; that of the rest "" is at the path itself."""
 
     def __init__(self, pages: Mapping[str, Page]) -> None:
         super().__init__()
-        self._first = pages[""]
-        for name, page in pages.items():
-            self.putChild(name.encode("ascii"), page)
+        self._first: ViewResource = pages.get("") or error_page(not_found())
+        self.putChild(b"", self._first)
+        for name in dict.fromkeys(path.partition("/")[0] for path in pages if path):
+            below = {
+                path.removeprefix(name)[1:]: page for path, page in pages.items() if f"{path}/".startswith(f"{name}/")
+            }
+            self.putChild(name.encode("ascii"), below[""] if [*below] == [""] else Pages(below))
 
     def render(self, request: object) -> int:
         """Show the first page where the path has no slash at its end."""

@@ -417,8 +417,7 @@ class Protection:
         for name, scope in (("read_scope", read_scope), ("write_scope", write_scope)):
             check(name, decode_scope, scope)
         names = words("users", users, may_be_empty=True)
-        for scheme in schemes:
-            self._check_scheme(scheme)
+        self._use(schemes)
         if "digest" in schemes and not self._is_digest_used:
             self._is_digest_used = True
             self._warn_of_missing_digest()
@@ -432,13 +431,27 @@ class Protection:
     def _has_file(self) -> bool:
         return isinstance(self._users, str | os.PathLike)
 
+    def _use(self, schemes: Sequence[str | Scheme]) -> None:
+        """Check that schemes can be used; put those in force that an application gives as values."""
+        own = list[Scheme]()
+        for scheme in schemes:
+            self._check_scheme(scheme)
+            if isinstance(scheme, Scheme) and scheme not in (*self._authentication.schemes, *own):
+                own.append(scheme)
+        self._authentication.add(own)
+        self._own += own
+
     def _check_scheme(self, scheme: str | Scheme) -> None:
-        """Check that a scheme can be used; put one of the application's own in force."""
-        if not isinstance(scheme, Scheme) and scheme not in [*SCHEMES]:  # which may not be hashable
+        if isinstance(scheme, Scheme):
+            kind, name = type(scheme), getattr(scheme, "name", None)
+            if name in [*SCHEMES] and kind not in (Basic, Bearer, Digest, Form):
+                raise ValueError(f"schemes: {name} is the name of a scheme of postd")
+            if not isinstance(name, str) or not name or kind.make is Scheme.make:
+                raise ValueError(f"schemes: {kind.__name__} needs a name and a method make")
+        elif scheme in [*SCHEMES]:  # which may not be hashable
+            name = scheme
+        else:
             raise ValueError(f"schemes: {scheme!r} is none of {', '.join(SCHEMES)}")
-        name = scheme.name if isinstance(scheme, Scheme) else scheme
-        if isinstance(scheme, Scheme) and name in SCHEMES and type(scheme) not in (Basic, Bearer, Digest, Form):
-            raise ValueError(f"schemes: {name} is the name of a scheme of postd")
         if (isinstance(scheme, str) or scheme.uses_accounts) and name not in self._in_force():
             if name == "bearer":
                 raise ValueError("schemes: bearer needs issuers")
@@ -446,9 +459,6 @@ class Protection:
                 raise ValueError(f"schemes: {name} needs users")
             if name == "digest":
                 raise ValueError("schemes: digest needs a user file: a checker has no H(A1)")
-        if isinstance(scheme, Scheme) and scheme not in self._authentication.schemes:
-            self._authentication.add(scheme)
-            self._own.append(scheme)
 
     def _in_force(self) -> set[str]:
         return {scheme.name for scheme in self._authentication.schemes}
@@ -460,17 +470,26 @@ class Protection:
             for problem in self._digest.account_problems(accounts, self._realm):
                 self._log.warn("user file: {problem}", problem=problem)
 
-    def pages(self, after: str = "/") -> IResource:
+    def pages(self, after: str = "/", *, scheme: Scheme | None = None) -> IResource:
         """Return the sign-in form, with `login` and `logout` as children, to mount at the path `sign_in`::
 
             root.putChild(b"sign-in", protection.pages(after="/app/"))
 
         Args:
             after: the path of the page to redirect to after a login.
+            scheme: a scheme of the application's own, for the pages of that one in place of the form.
 
         Raises:
-            ValueError: there are no users, or the path cannot be used.
+            ValueError: there are no users, the path cannot be used, or the scheme cannot be used or has no pages.
         """
+        if scheme is not None:
+            if not isinstance(scheme, Scheme):
+                raise expected("scheme", "a Scheme", scheme)
+            self._check_scheme(scheme)
+            if not self._authentication.pages_of(scheme):
+                raise ValueError(f"scheme: {scheme.name} has no pages")
+            self._use([scheme])
+            return Pages(self._mount(lambda: self._authentication.pages_of(scheme)))
         form = replace(self._form, after=check("after", check_path, after))
         if form.name not in self._in_force():
             raise ValueError("pages: the form needs users")

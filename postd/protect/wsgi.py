@@ -39,6 +39,8 @@ def wsgi(
     Raises:
         ValueError: an argument is invalid; the message names it.
     """
+    if not isinstance(protection, Protection):
+        raise expected("protection", "a Protection", protection)
     if not callable(application):
         raise expected("application", "a WSGI application", application)
     resource = _WsgiResource(protection.reactor, application)

@@ -99,14 +99,12 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
         shown = _view_of_folder(page.files) if page.files else show_name
         router.add_page(page.path, shown, guard_by(page.schemes, resource, page.users))
     work = FairTurns(events.clock)
-    scheme_pages = SchemePages(authentication.make_pages(protected))
-    documented = [PostApi.app, scheme_pages.app]
+    documented = [PostApi.app]
     has_board = "session" in read
     home = Home(realm, has_board)
     router.add_page("/home", home.show, guard_by(["session"], ProtectedResource(clients)))
     api = PostApi(store, events, work, now=now, private="open" not in read)
     router.add(api, read=guard_by(read, api_resource), write=guard_by(write, api_resource))
-    router.add(scheme_pages)
     if has_board:
         to_write = (one.description for one in authentication.schemes if one.name in write)
         scheme = None if "open" in write else next(to_write, None)
@@ -130,4 +128,7 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
         )
 
     router.add_on_demand([b"openapi.json", b"docs"], make_docs)
+    scheme_pages = SchemePages(authentication.make_pages(protected, router.segments))
+    router.add(scheme_pages)
+    documented.append(scheme_pages.app)
     return router

@@ -106,6 +106,11 @@ class Router(ViewResource):
         for views in applications:
             self.add(views)
 
+    @property
+    def segments(self) -> set[str]:
+        """The first path segments of all that was added."""
+        return {segment.decode("ascii") for segment in (*self._mounted, *(first for first, *_ in self._pages))}
+
     def add(self, views: Any, *, read: Middleware | None = None, write: Middleware | None = None) -> None:
         """Add an application; GET and HEAD pass `read` first, all other methods but OPTIONS pass `write`."""
         segments = {rule.rule.split("/")[1] for rule in views.app.url_map.iter_rules()}

@@ -5,10 +5,12 @@
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.helpers import InMemoryApi
+from tests.protect.program import MakeProgram, Program
 from tests.web.clients import account
 
 
@@ -25,3 +27,20 @@ def make(tmp_path: Path) -> Iterator[Callable[..., InMemoryApi]]:
     yield make
     for api in made:
         api.close()
+
+
+@pytest.fixture
+def make_program(tmp_path: Path) -> Iterator[MakeProgram]:
+    """A function that makes and starts a program with a user file, unless the arguments have other users."""
+    (tmp_path / "users").write_text(account("alice") + account("bob"))
+    (tmp_path / "others").write_text(account("bob"))
+    made = []
+
+    def make_program(**arguments: Any) -> Program:
+        made.append(Program(**{"users": tmp_path / "users", **arguments}))
+        made[-1].start()
+        return made[-1]
+
+    yield make_program
+    for program in made:
+        program.stop()

@@ -1,9 +1,8 @@
 """`postd.protect.Protection` on a stock site (contract: Protecting other applications)."""
 
 import json
-import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -11,8 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 from klein import Klein
-from twisted.cred.checkers import FilePasswordDB, ICredentialsChecker, InMemoryUsernamePasswordDatabaseDontUse
-from twisted.cred.credentials import IUsernamePassword
+from twisted.cred.checkers import FilePasswordDB, ICredentialsChecker
 from twisted.cred.error import UnauthorizedLogin
 from twisted.cred.portal import IRealm, Portal
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
@@ -27,92 +25,37 @@ from zope.interface.verify import verifyObject
 
 from postd.auth.credentials import IBearerCredentials, IDigestCredentials, IPasswordCredentials
 from postd.auth.introspection import REQUESTS_MAX
-from postd.protect import Identity, Protection, Scheme, identity, issuer
-from postd.protocol.jwk import decode_key_set
+from postd.protect import Protection, identity, issuer
 from postd.reactor import IReactor
 from tests.cases import each
-from tests.helpers import InlineHashThreads, InMemoryApi, Response, result_of
+from tests.helpers import InlineHashThreads, Response, result_of
 from tests.http.fronts import make_stock_site
-from tests.issuer import Key, Mint
-from tests.protect.test_bearer import FixedKeySource
+from tests.protect.program import (
+    AUDIENCE,
+    ISSUER,
+    MINT,
+    STOCK,
+    MakeProgram,
+    Name,
+    PendingChecker,
+    Program,
+    bearer,
+    digest,
+    log_in,
+    waits,
+)
 from tests.web.clients import PASSWORD, Proof, account, basic, challenges_in
 from tests.web.wire import FORM, ask, begin
 
-ISSUER, AUDIENCE = "https://idp.example", "https://app.example"
-MINT = Mint(ISSUER, AUDIENCE, Key.make("ES256", "the-key"), now=time.time)
-STOCK = InMemoryUsernamePasswordDatabaseDontUse(alice=PASSWORD.encode())
 
-
-class Name(Resource):
-    """A resource of an application: its body says who the client is, `at` is the path below the guard."""
-
-    isLeaf = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.clients: list[Identity | None] = []
-
-    def render_GET(self, request: Any) -> bytes:
-        client = identity(request)
-        self.clients.append(client)
-        at = b"/".join(request.postpath)
-        return b"open" if client is None else f"{client.name} {client.scheme} {client.issuer} {at.decode()}".encode()
-
-    def render_POST(self, request: Any) -> bytes:
-        return self.render_GET(request)
-
-
-class Program:
-    """A program with a `Protection` on a stock site, and a clock that stands still; `tests.web.wire` is the client."""
-
-    def __init__(self, **arguments: Any) -> None:
-        self.clock = MemoryReactorClock()
-        self.clock.rightNow = InMemoryApi.START_S
-        with patch("postd.protect.assembly.HashThreads", InlineHashThreads):
-            self.protection = Protection(cast(IReactor, self.clock), **arguments)
-        background: Any = dict(self.protection._authentication.background).get("bearer")  # noqa: SLF001 - as below
-        for one in background.by_source.values() if background else ():  # there is no provider to ask for its keys
-            keys: Any = one.keys
-            keys.find = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode())).find
-        self.name = Name()
-        self.root = Resource()
-        self.site = make_stock_site(self.root, self.clock)
-
-    def mount(self, path: str, *schemes: str | Scheme, resource: IResource | None = None, **more: Any) -> None:
-        guarded = self.protection.protect(self.name if resource is None else resource, *schemes, **more)
-        self.root.putChild(path.encode(), guarded)
-
-    def get(self, path: str, headers: Mapping[str, Any] | None = None, method: str = "GET", **more: Any) -> Response:
-        return ask(self, method, path, headers=headers, **more)
-
-    def start(self) -> None:
-        result_of(self.protection.start())
-
-    def stop(self) -> None:
-        result_of(self.protection.stop())
-
-
-Make = Callable[..., Program]
+@pytest.fixture
+def make(make_program: MakeProgram) -> MakeProgram:
+    """A function that makes and starts a program."""
+    return make_program
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """A function that makes and starts a program with a user file, unless the arguments have other users."""
-    (tmp_path / "users").write_text(account("alice") + account("bob"))
-    made = []
-
-    def make(**arguments: Any) -> Program:
-        made.append(Program(**{"users": tmp_path / "users", **arguments}))
-        made[-1].start()
-        return made[-1]
-
-    yield make
-    for program in made:
-        program.stop()
-
-
-@pytest.fixture
-def program(make: Make) -> Program:
+def program(make: MakeProgram) -> Program:
     """One with all schemes."""
     program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
     for path in ("basic", "digest", "session", "bearer"):
@@ -122,21 +65,6 @@ def program(make: Make) -> Program:
     for name in (b"login", b"logout"):
         program.root.putChild(name, program.protection.pages().getChildWithDefault(name, cast(Any, None)))
     return program
-
-
-def bearer(token: str) -> dict[str, Any]:
-    return {"Authorization": f"Bearer {token}"}
-
-
-def digest(program: Program, path: str = "/digest", **parts: str) -> dict[str, Any]:
-    nonce = challenges_in(program.get(path))[0].nonce
-    return Proof(**{"nonce": nonce, "uri": path, **parts}).headers()
-
-
-def log_in(program: Program, path: str = "/login", **more: Any) -> dict[str, Any]:
-    form = urlencode({"username": "alice", "password": PASSWORD}).encode()
-    cookie = ask(program, "POST", path, form, {"Content-Type": FORM}, **more).header("Set-Cookie") or ""
-    return {"Cookie": cookie.partition(";")[0]}
 
 
 class ArgumentTests:
@@ -223,25 +151,25 @@ class ArgumentTests:
         ],
     )
     def test_error_of_what_is_protected_names_the_argument(
-        self, make: Make, schemes: tuple[Any, ...], more: dict[str, Any], name: str
+        self, make: MakeProgram, schemes: tuple[Any, ...], more: dict[str, Any], name: str
     ) -> None:
         with pytest.raises(ValueError, match=rf"\A{name}: "):
             make().protection.protect(Resource(), *schemes, **more)
 
-    def test_error_without_schemes_lists_them(self, make: Make) -> None:
+    def test_error_without_schemes_lists_them(self, make: MakeProgram) -> None:
         with pytest.raises(ValueError, match="one or more of digest, bearer, basic, session"):
             make().protection.protect(Resource())
 
-    def test_only_a_resource_can_be_protected(self, make: Make) -> None:
+    def test_only_a_resource_can_be_protected(self, make: MakeProgram) -> None:
         for resource in (None, "x", Resource, lambda _: b""):
             with pytest.raises(ValueError, match=r"\Aresource: "):
                 make().protection.protect(cast(Any, resource), "basic")
 
-    def test_stock_checker_has_no_digest(self, make: Make) -> None:
+    def test_stock_checker_has_no_digest(self, make: MakeProgram) -> None:
         with pytest.raises(ValueError, match="schemes: digest needs a user file"):
             make(users=STOCK).protection.protect(Resource(), "basic", "digest")
 
-    def test_schemes_need_users_or_issuers(self, make: Make) -> None:
+    def test_schemes_need_users_or_issuers(self, make: MakeProgram) -> None:
         protection = make(users=None).protection
         for scheme in ("basic", "digest", "session"):
             with pytest.raises(ValueError, match=f"schemes: {scheme} needs users"):
@@ -254,11 +182,11 @@ class ArgumentTests:
             protection.metadata()
 
     @each("after", ["", "x", "//evil.example", "https://evil.example", "/x\r\nX: y", 5, None])
-    def test_error_of_the_page_after_signing_in_names_the_argument(self, make: Make, after: Any) -> None:
+    def test_error_of_the_page_after_signing_in_names_the_argument(self, make: MakeProgram, after: Any) -> None:
         with pytest.raises(ValueError, match=r"\Aafter: "):
             make().protection.pages(after)
 
-    def test_it_is_started_once(self, make: Make) -> None:
+    def test_it_is_started_once(self, make: MakeProgram) -> None:
         with pytest.raises(RuntimeError):
             make().start()
 
@@ -306,7 +234,7 @@ class IdentityTests:
 
 
 class RuleTests:
-    def test_pages_for_browsers_lead_to_the_form_where_it_is(self, make: Make) -> None:
+    def test_pages_for_browsers_lead_to_the_form_where_it_is(self, make: MakeProgram) -> None:
         program = make(sign_in="/sign-in")
         program.root.putChild(b"sign-in", program.protection.pages())
         for schemes in (["basic"], ["basic", "session"]):
@@ -320,14 +248,14 @@ class RuleTests:
         assert failed.status == 401
         assert b'action="/sign-in/login"' in failed.body
 
-    def test_page_for_tokens_alone_says_so(self, make: Make) -> None:
+    def test_page_for_tokens_alone_says_so(self, make: MakeProgram) -> None:
         program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
         program.mount("api", "bearer")
         answer = program.get("/api", {"Accept": "text/html"})
         assert b"This page is for programs that send an access token." in answer.body
 
     @pytest.mark.parametrize("scheme", ["basic", "digest", "session", "bearer"])
-    def test_guard_below_a_guard_lets_the_same_credentials_in(self, make: Make, scheme: str) -> None:
+    def test_guard_below_a_guard_lets_the_same_credentials_in(self, make: MakeProgram, scheme: str) -> None:
         program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
         program.root.putChild(b"login", program.protection.pages().getChildWithDefault(b"login", cast(Any, None)))
         for path, users in (("alice", ["alice", f"{ISSUER}#alice"]), ("bob", ["bob"])):
@@ -343,14 +271,14 @@ class RuleTests:
         assert (admitted.status, forbidden.status) == (200, 403)
         assert len(admitted.headers.get("authentication-info", [])) == (scheme == "digest")
 
-    def test_digest_of_another_protection_does_not_count_below(self, make: Make) -> None:
+    def test_digest_of_another_protection_does_not_count_below(self, make: MakeProgram) -> None:
         above, other = make(), make()
         below = Resource()
         below.putChild(b"below", other.protection.protect(other.name, "digest"))
         above.mount("x", "digest", resource=below)
         assert above.get("/x/below", digest(above, "/x/below")).status == 401
 
-    def test_users_are_bare_names_and_owners_of_tokens(self, make: Make) -> None:
+    def test_users_are_bare_names_and_owners_of_tokens(self, make: MakeProgram) -> None:
         program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
         program.mount("here", "basic", "bearer", users=["bob", f"{ISSUER}#carol"])
         for headers, status in (
@@ -360,7 +288,7 @@ class RuleTests:
             answer = program.get("/here", headers)
             assert (answer.status, answer.header("WWW-Authenticate")) == (status, None)
 
-    def test_scopes_of_a_resource_are_in_place_of_those_of_the_issuer(self, make: Make) -> None:
+    def test_scopes_of_a_resource_are_in_place_of_those_of_the_issuer(self, make: MakeProgram) -> None:
         program = make(issuers=[issuer(ISSUER, audience=AUDIENCE, read_scope="r", write_scope="w")])
         program.mount("issuer", "bearer")
         program.mount("own", "bearer", read_scope="own:r also", write_scope="own:w")
@@ -378,7 +306,7 @@ class RuleTests:
             'Bearer realm="postd", error="insufficient_scope", scope="own:r also"'
         )
 
-    def test_challenges_name_the_metadata_once_they_were_asked_for(self, make: Make) -> None:
+    def test_challenges_name_the_metadata_once_they_were_asked_for(self, make: MakeProgram) -> None:
         program = make(issuers=[issuer(ISSUER, audience=AUDIENCE, read_scope="r")])
         program.mount("bearer", "bearer")
         assert program.get("/bearer").header("WWW-Authenticate") == 'Bearer realm="postd", scope="r"'
@@ -391,7 +319,7 @@ class RuleTests:
         assert (metadata["resource"], metadata["authorization_servers"]) == ("http://localhost", [ISSUER])
         assert metadata["scopes_supported"] == ["r"]
 
-    def test_protected_resource_is_private_unless_it_says_otherwise(self, make: Make) -> None:
+    def test_protected_resource_is_private_unless_it_says_otherwise(self, make: MakeProgram) -> None:
         class Public(Name):
             def render_GET(self, request: Any) -> bytes:
                 request.setHeader(b"Cache-Control", b"public, max-age=60")
@@ -491,22 +419,8 @@ class ResourceTests:
         assert b"broken" not in guarded.body
 
 
-@implementer(ICredentialsChecker)
-class PendingChecker:
-    """A stock checker whose answers a test gives."""
-
-    credentialInterfaces = (IUsernamePassword,)
-
-    def __init__(self) -> None:
-        self.answer: Deferred[Any] = Deferred()
-
-    def requestAvatarId(self, _credentials: Any) -> Deferred[Any]:
-        self.answer = Deferred()
-        return self.answer
-
-
 class StockCheckerTests:
-    def test_stock_checker_is_asked_and_throttled(self, make: Make) -> None:
+    def test_stock_checker_is_asked_and_throttled(self, make: MakeProgram) -> None:
         program = make(users=STOCK, failures=3)
         program.mount("basic", "basic", users=["alice"])
         program.mount("session", "session")
@@ -522,7 +436,7 @@ class StockCheckerTests:
         assert program.get("/basic", basic()).status == 200
 
     @pytest.mark.parametrize(("answer", "status"), [(succeed(b"alice"), 200), (fail(UnauthorizedLogin()), 401)])
-    def test_stock_checker_may_return_a_pending_deferred(self, make: Make, answer: Any, status: int) -> None:
+    def test_stock_checker_may_return_a_pending_deferred(self, make: MakeProgram, answer: Any, status: int) -> None:
         checker = PendingChecker()
         program = make(users=checker)
         program.mount("basic", "basic")
@@ -532,7 +446,7 @@ class StockCheckerTests:
         answer.chainDeferred(checker.answer)
         assert asked.response().status == status
 
-    def test_client_that_disconnects_meanwhile_has_failed(self, make: Make) -> None:
+    def test_client_that_disconnects_meanwhile_has_failed(self, make: MakeProgram) -> None:
         checker = PendingChecker()
         program = make(users=checker, failures=1)
         program.mount("basic", "basic")
@@ -544,7 +458,7 @@ class StockCheckerTests:
         assert not [event for event in events if event["log_level"] >= LogLevel.error]
         assert program.get("/basic", basic()).status == 429
 
-    def test_account_of_a_checker_cannot_be_the_owner_of_a_token(self, make: Make) -> None:
+    def test_account_of_a_checker_cannot_be_the_owner_of_a_token(self, make: MakeProgram) -> None:
         checker = PendingChecker()
         program = make(users=checker, issuers=[issuer(ISSUER, audience=AUDIENCE)])
         program.mount("bob", "basic", "bearer", users=[f"{ISSUER}#bob"])
@@ -561,8 +475,8 @@ class WarningTests:
         return [formatEvent(event) for event in events if event["log_level"] is LogLevel.warn]
 
     @pytest.mark.parametrize(("content", "state"), [(None, "the user file does not exist yet"), ("", "has no users")])
-    def test_user_file_without_users(self, tmp_path: Path, make: Make, content: str | None, state: str) -> None:
-        path = tmp_path / "others"
+    def test_user_file_without_users(self, tmp_path: Path, make: MakeProgram, content: str | None, state: str) -> None:
+        path = tmp_path / "new"
         if content is not None:
             path.write_text(content)
         with capturedLogs() as events:
@@ -574,7 +488,7 @@ class WarningTests:
         program.clock.advance(2)
         assert program.get("/basic", basic()).status == 200
 
-    def test_users_without_digest_in_the_realm(self, tmp_path: Path, make: Make) -> None:
+    def test_users_without_digest_in_the_realm(self, tmp_path: Path, make: MakeProgram) -> None:
         with capturedLogs() as events:
             program = make(realm="another")
             program.mount("basic", "basic")
@@ -610,7 +524,7 @@ class PendingHashThreads(InlineHashThreads):
 class DisconnectTests:
     @pytest.mark.parametrize(("password", "status"), [("wrong", 429), (PASSWORD, 200)])
     def test_failure_counts_if_the_client_disconnects_during_the_hash(
-        self, make: Make, password: str, status: int
+        self, make: MakeProgram, password: str, status: int
     ) -> None:
         program = make(failures=1)
         program.mount("basic", "basic")
@@ -628,7 +542,9 @@ class DisconnectTests:
         assert program.get("/basic", basic()).status == status
 
     @pytest.mark.parametrize(("password", "status"), [("wrong", 429), (PASSWORD, 200)])
-    def test_form_counts_a_failure_likewise_and_begins_no_session(self, make: Make, password: str, status: int) -> None:
+    def test_form_counts_a_failure_likewise_and_begins_no_session(
+        self, make: MakeProgram, password: str, status: int
+    ) -> None:
         program = make(failures=1)
         program.mount("basic", "basic")
         threads = PendingHashThreads(program.clock)
@@ -772,11 +688,6 @@ def _request(program: Program) -> Any:
     return seen[0]
 
 
-def waits(program: Program) -> list[Any]:
-    """Return what is left on the clock, without what the site has there for a connection."""
-    return [call for call in program.clock.getDelayedCalls() if "HTTPChannel" not in str(call)]
-
-
 class StartAndStopTests:
     def test_requests_before_start_and_after_stop_are_503(self, tmp_path: Path) -> None:
         (tmp_path / "users").write_text(account("alice"))
@@ -836,7 +747,7 @@ class StartAndStopTests:
             result_of(starting)
         assert not program.clock.getDelayedCalls()
 
-    def test_stop_ends_requests_that_wait_for_the_checker_or_the_throttle(self, make: Make) -> None:
+    def test_stop_ends_requests_that_wait_for_the_checker_or_the_throttle(self, make: MakeProgram) -> None:
         program = make(users=PendingChecker(), failures=2)
         program.mount("basic", "basic")
         asked = [begin(program, "GET", "/basic", headers=basic()) for _ in range(5)]
@@ -844,7 +755,7 @@ class StartAndStopTests:
         assert [one.response().status for one in asked] == [503] * 5
         assert not waits(program)
 
-    def test_stop_ends_requests_that_wait_for_introspection(self, make: Make) -> None:
+    def test_stop_ends_requests_that_wait_for_introspection(self, make: MakeProgram) -> None:
         trusted = issuer(ISSUER, audience=AUDIENCE, introspection_endpoint=f"{ISSUER}/introspect")
         program = make(issuers=[trusted])
         program.mount("bearer", "bearer")

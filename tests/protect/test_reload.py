@@ -1,6 +1,5 @@
 """`Protection.reload`: other users, issuers and limits for resources that are protected already."""
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote
@@ -20,7 +19,7 @@ from postd.protect.schemes.own import OwnChecker, OwnCredentials
 from postd.reactor import IReactor
 from tests.cases import each
 from tests.helpers import result_of
-from tests.protect.test_protection import AUDIENCE, ISSUER, STOCK, Program, bearer, digest, log_in, waits
+from tests.protect.program import AUDIENCE, ISSUER, STOCK, MakeProgram, Program, bearer, digest, log_in, waits
 from tests.web.clients import PASSWORD, account, basic
 from tests.web.wire import begin
 
@@ -28,26 +27,16 @@ OTHER = "https://other.example"
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Iterator[Callable[..., Program]]:
-    (tmp_path / "users").write_text(account("alice"))
-    (tmp_path / "others").write_text(account("bob"))
-    made = []
-
-    def make(**arguments: Any) -> Program:
-        made.append(Program(**{"users": tmp_path / "users", **arguments}))
-        made[-1].start()
-        return made[-1]
-
-    yield make
-    for program in made:
-        program.stop()
+def make(make_program: MakeProgram) -> MakeProgram:
+    """A function that makes and starts a program."""
+    return make_program
 
 
 def reload(program: Program, **changed: Any) -> None:
     result_of(program.protection.reload(**changed))
 
 
-def test_other_user_file_replaces_the_first(make: Callable[..., Program], tmp_path: Path) -> None:
+def test_other_user_file_replaces_the_first(make: MakeProgram, tmp_path: Path) -> None:
     program = make()
     for scheme in ("basic", "digest"):
         program.mount(scheme, scheme)
@@ -60,7 +49,7 @@ def test_other_user_file_replaces_the_first(make: Callable[..., Program], tmp_pa
     assert program.get("/digest", digest(program, username="bob")).status == 200
 
 
-def test_session_and_nonces_stay(make: Callable[..., Program]) -> None:
+def test_session_and_nonces_stay(make: MakeProgram) -> None:
     program = make(sign_in="/sign-in")
     program.mount("session", "session")
     program.mount("digest", "digest")
@@ -73,7 +62,7 @@ def test_session_and_nonces_stay(make: Callable[..., Program]) -> None:
     assert program.get("/session", log_in(program, "/sign-in/login")).status == 200
 
 
-def test_changed_user_file_is_read_at_once(make: Callable[..., Program], tmp_path: Path) -> None:
+def test_changed_user_file_is_read_at_once(make: MakeProgram, tmp_path: Path) -> None:
     program = make()
     program.mount("basic", "basic")
     (tmp_path / "users").write_text(account("bob"))
@@ -81,7 +70,7 @@ def test_changed_user_file_is_read_at_once(make: Callable[..., Program], tmp_pat
     assert [program.get("/basic", basic(name)).status for name in ("alice", "bob")] == [401, 200]
 
 
-def test_issuers_are_those_of_the_last_reload(make: Callable[..., Program]) -> None:
+def test_issuers_are_those_of_the_last_reload(make: MakeProgram) -> None:
     program = make(issuers=[issuer(ISSUER, audience=AUDIENCE, read_scope="a")])
     program.mount("bearer", "bearer")
     program.root.putChild(b"metadata", program.protection.metadata())
@@ -101,7 +90,7 @@ def test_issuers_are_those_of_the_last_reload(make: Callable[..., Program]) -> N
     assert ISSUER.encode() in program.get("/metadata").body
 
 
-def test_issuers_beside_a_bearer_scheme_of_a_value_are_an_error(make: Callable[..., Program]) -> None:
+def test_issuers_beside_a_bearer_scheme_of_a_value_are_an_error(make: MakeProgram) -> None:
     program = make()
     program.mount("api", Bearer([issuer(ISSUER, audience=AUDIENCE, read_scope="a")]))
     with pytest.raises(ValueError, match=r"^schemes: bearer is in force with other options$"):
@@ -109,7 +98,7 @@ def test_issuers_beside_a_bearer_scheme_of_a_value_are_an_error(make: Callable[.
     assert program.get("/api").header("WWW-Authenticate") == 'Bearer realm="postd", scope="a"'
 
 
-def test_stop_ends_requests_that_wait_for_an_issuer_of_before(make: Callable[..., Program]) -> None:
+def test_stop_ends_requests_that_wait_for_an_issuer_of_before(make: MakeProgram) -> None:
     endpoint = f"{ISSUER}/introspect"
     program = make(issuers=[issuer(ISSUER, audience=AUDIENCE, introspection_endpoint=endpoint)])
     program.mount("bearer", "bearer")
@@ -121,7 +110,7 @@ def test_stop_ends_requests_that_wait_for_an_issuer_of_before(make: Callable[...
     assert not waits(program)
 
 
-def test_limits_hold_for_failures_counted_before(make: Callable[..., Program]) -> None:
+def test_limits_hold_for_failures_counted_before(make: MakeProgram) -> None:
     program = make()
     program.mount("basic", "basic")
     for _ in range(3):
@@ -142,9 +131,7 @@ def test_limits_hold_for_failures_counted_before(make: Callable[..., Program]) -
         ("window_s", -1),
     ],
 )
-def test_error_of_a_reload_names_the_argument_and_changes_nothing(
-    make: Callable[..., Program], name: str, value: Any
-) -> None:
+def test_error_of_a_reload_names_the_argument_and_changes_nothing(make: MakeProgram, name: str, value: Any) -> None:
     program = make()
     program.mount("basic", "basic")
     with pytest.raises(ValueError, match=rf"\A{name}: "):
@@ -153,14 +140,14 @@ def test_error_of_a_reload_names_the_argument_and_changes_nothing(
     reload(program)
 
 
-def test_removed_user_file_is_an_error(make: Callable[..., Program], tmp_path: Path) -> None:
+def test_removed_user_file_is_an_error(make: MakeProgram, tmp_path: Path) -> None:
     program = make()
     (tmp_path / "users").unlink()
     with pytest.raises(ValueError, match=r"users: .*no longer exists"):
         reload(program)
 
 
-def test_stock_checker_is_replaced_by_another_one(make: Callable[..., Program]) -> None:
+def test_stock_checker_is_replaced_by_another_one(make: MakeProgram) -> None:
     program = make(users=STOCK)
     program.mount("basic", "basic")
     reload(program, failures=5)
@@ -183,7 +170,7 @@ def test_exported_errors_are_value_errors() -> None:
 class SiteTests:
     """The origin and the hosts of the site."""
 
-    def test_public_url_is_the_origin_of_the_site(self, make: Callable[..., Program]) -> None:
+    def test_public_url_is_the_origin_of_the_site(self, make: MakeProgram) -> None:
         trusted = issuer(ISSUER, audience=AUDIENCE)
         program = make(issuers=[trusted], public_url="https://App.example:443/", sign_in="/sign-in")
         program.mount("bearer", "bearer")
@@ -206,7 +193,7 @@ class SiteTests:
     )
     def test_cookie_is_secure(
         self,
-        make: Callable[..., Program],
+        make: MakeProgram,
         arguments: Any,
         tls: bool,  # noqa: FBT001 - a parameter
         secure: bool,  # noqa: FBT001 - a parameter
@@ -218,7 +205,7 @@ class SiteTests:
         answer = program.get("/sign-in/login", headers, "POST", body=form, tls=tls)
         assert (answer.header("Set-Cookie") or "").endswith("; Secure") is secure
 
-    def test_request_for_another_host_is_421(self, make: Callable[..., Program]) -> None:
+    def test_request_for_another_host_is_421(self, make: MakeProgram) -> None:
         trusted = issuer(ISSUER, audience=AUDIENCE)
         program = make(
             issuers=[trusted], hosts=["App.example", "::1"], public_url="https://public.example", sign_in="/sign-in"
@@ -238,6 +225,24 @@ class SiteTests:
                 status = program.get(path, {**basic(), "Host": host}).status
                 assert status == (200 if is_allowed else 421)
 
+    def test_malformed_host_is_400(self, make: MakeProgram) -> None:
+        program = make(hosts=["app.example", "::1"])
+        program.mount("basic", "basic")
+        program.root.putChild(b"sign-in", program.protection.pages())
+        for host in (
+            "app.example:x",
+            "app.example:80:80",
+            "app.example:99999",
+            "[::1]x",
+            "[::1",
+            "app.example/x",
+            "a b",
+        ):
+            for path in ("/basic", "/sign-in"):
+                assert (host, program.get(path, {**basic(), "Host": host}).status) == (host, 400)
+        assert program.get("/basic", {**basic(), "Host": ["app.example", "app.example"]}).status == 400
+        assert program.get("/basic", {**basic(), "Host": "app.example:"}).status == 200
+
     @each(
         "name, value",
         [
@@ -254,7 +259,7 @@ class SiteTests:
 class SchemeValueTests:
     """Schemes of postd as values, in place of their names."""
 
-    def test_scheme_in_force_may_be_given_as_a_value(self, make: Callable[..., Program]) -> None:
+    def test_scheme_in_force_may_be_given_as_a_value(self, make: MakeProgram) -> None:
         program = make(nonce_lifetime_s=60)
         program.root.putChild(b"both", program.protection.protect(program.name, Basic(), Digest(nonce_lifetime_s=60)))
         assert program.get("/both", basic()).status == 200
@@ -262,19 +267,19 @@ class SchemeValueTests:
         reload(program)
         assert program.get("/both", basic()).status == 200
 
-    def test_other_options_than_those_in_force_are_an_error(self, make: Callable[..., Program]) -> None:
+    def test_other_options_than_those_in_force_are_an_error(self, make: MakeProgram) -> None:
         protection = make().protection
         with pytest.raises(ValueError, match="schemes: digest is in force with other options"):
             protection.protect(Resource(), Digest(nonce_lifetime_s=60))
 
-    def test_schemes_need_users(self, make: Callable[..., Program]) -> None:
+    def test_schemes_need_users(self, make: MakeProgram) -> None:
         for scheme in (Basic(), Digest(), Form()):
             with pytest.raises(ValueError, match=f"schemes: {scheme.name} needs users"):
                 make(users=None).protection.protect(Resource(), scheme)
         with pytest.raises(ValueError, match="schemes: digest needs a user file"):
             make(users=STOCK).protection.protect(Resource(), Digest())
 
-    def test_bearer_may_be_given_with_its_issuers(self, make: Callable[..., Program]) -> None:
+    def test_bearer_may_be_given_with_its_issuers(self, make: MakeProgram) -> None:
         program = make()
         bearer_of = Bearer([issuer(ISSUER, audience=AUDIENCE, read_scope="a")])
         program.root.putChild(b"api", program.protection.protect(program.name, bearer_of))
@@ -282,14 +287,14 @@ class SchemeValueTests:
         reload(program)
         assert program.get("/api").header("WWW-Authenticate") == 'Bearer realm="postd", scope="a"'
 
-    def test_name_of_a_scheme_of_postd_is_refused_for_another_scheme(self, make: Callable[..., Program]) -> None:
+    def test_name_of_a_scheme_of_postd_is_refused_for_another_scheme(self, make: MakeProgram) -> None:
         class Other(Scheme, frozen=True):
             name = "basic"
 
         with pytest.raises(ValueError, match=r"\Aschemes: basic is the name of a scheme of postd"):
             make(users=None).protection.protect(Resource(), Other())
 
-    def test_body_that_a_scheme_has_read_is_there_for_the_application(self, make: Callable[..., Program]) -> None:
+    def test_body_that_a_scheme_has_read_is_there_for_the_application(self, make: MakeProgram) -> None:
         class Body(Scheme, frozen=True):
             name = "body"
 

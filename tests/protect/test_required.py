@@ -1,7 +1,6 @@
 """`Protection.required` before routes of Klein, and `wsgi` before applications of WSGI."""
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,8 @@ import pytest
 import treq
 from klein import Klein
 from pytest_twisted import ensureDeferred
-from twisted.internet.defer import Deferred, succeed
+from twisted.cred.error import UnauthorizedLogin
+from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import deferLater
 from twisted.web.resource import IResource
 from twisted.web.server import Site
@@ -22,7 +22,7 @@ from postd.protect import Protection, identity, wsgi
 from tests.cases import each
 from tests.client.server import REACTOR
 from tests.http.fronts import make_stock_site
-from tests.protect.test_protection import STOCK, PendingChecker, Program
+from tests.protect.program import STOCK, PendingChecker, Program, waits
 from tests.web.clients import PASSWORD, account, basic
 from tests.web.wire import begin
 
@@ -151,15 +151,18 @@ def test_errors_are_those_of_klein_and_of_the_guard(program: Program) -> None:
 
 def test_login_of_a_route_continues_when_the_client_disconnects() -> None:
     checker = PendingChecker()
-    program = Program(users=checker)
+    program = Program(users=checker, failures=1)
     program.start()
     application = Application(program.protection)
     program.site = make_stock_site(application.app.resource(), program.clock)
-    exchange = begin(program, "GET", "/text/x", headers=basic())
-    exchange.disconnect()
-    with suppress(Exception):
-        program.stop()
-    assert application.called == []
+    for answer in (succeed(b"alice"), fail(UnauthorizedLogin())):
+        begin(program, "GET", "/text/x", headers=basic()).disconnect()
+        assert not checker.answer.called
+        answer.chainDeferred(checker.answer)
+    assert application.called == []  # there is no client any more
+    assert program.get("/text/x", basic()).status == 429  # the failure was counted
+    program.stop()
+    assert not waits(program)
 
 
 def test_methods_of_an_instance_may_be_routes(program: Program) -> None:
@@ -219,6 +222,9 @@ async def test_wsgi_application_gets_the_identity_and_no_credentials(tmp_path: P
 
 
 def test_error_of_a_wsgi_application_names_the_argument(program: Program) -> None:
+    for protection in (None, "x", Protection, program.protection.portal):
+        with pytest.raises(ValueError, match=r"\Aprotection: expected a Protection"):
+            wsgi(protection, environment, "basic")  # type: ignore[arg-type]
     for application in (None, "x", object()):
         with pytest.raises(ValueError, match=r"\Aapplication: "):
             wsgi(program.protection, application, "basic")  # type: ignore[arg-type]
