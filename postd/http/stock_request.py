@@ -1,5 +1,7 @@
 """Requests of a stock `twisted.web.server.Site`, with the interface that guards and views use."""
 
+from collections.abc import Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any, cast
 
@@ -60,6 +62,18 @@ class StockRequest(NativeRequest):
     def postpath(self) -> list[bytes]:
         path: list[bytes] = self._request.postpath
         return path
+
+    @property
+    def prepath(self) -> list[bytes]:
+        """The segments of the path above the resource that responds."""
+        path: list[bytes] = self._request.prepath
+        return path
+
+    def resource_at(self, segments: Sequence[bytes]) -> IResource:
+        """Return the resource of the site that would respond to a request of another path."""
+        asked = copy(self._request)
+        asked.prepath, asked.postpath = [], [*segments]
+        return cast(IResource, getChildForRequest(asked.site.resource, asked))
 
     @property
     def channel(self) -> Any:

@@ -20,6 +20,7 @@ from postd.errors import ConfigError
 from postd.http.peer import PeerResolver
 from postd.protect.arguments import expected
 from postd.protect.guard import CredentialFactory, CredentialReader, Guard, ProtectedResource, Realm
+from postd.protect.mounted import MountedResources
 from postd.protect.pages import Page
 from postd.protect.schemes.interface import Background, Context, Scheme, SchemeParts
 from postd.reactor import IReactor, ServiceClock
@@ -51,6 +52,7 @@ class Authentication:
         places: stand before the names of options of schemes in errors, by scheme name.
         threads: where passwords are verified, in place of threads of its own.
         portal: the portal of all guards, in place of one of its own.
+        mounted: the resources of an application, whose paths its site has.
         previous: on a reload, the object that this one replaces when it is started.
 
     Attributes:
@@ -81,6 +83,7 @@ class Authentication:
         places: Mapping[str, str] | None = None,
         threads: HashThreads | None = None,
         portal: CoroutinePortal | None = None,
+        mounted: MountedResources | None = None,
         previous: "Authentication | None" = None,
     ) -> None:
         self._limits, self._users_changed, self._places = limits, users_changed, places or {}
@@ -103,7 +106,18 @@ class Authentication:
         else:
             passwords = StockChecker(users, throttle, clock=clock)
         accounts = AnyAccount() if isinstance(passwords, StockChecker) else directory
-        self.context = Context(realm, store, directory, accounts, passwords, throttle, clients, clock, reactor)
+        self.context = Context(
+            realm,
+            store,
+            directory,
+            accounts,
+            passwords,
+            throttle,
+            clients,
+            clock,
+            reactor,
+            mounted or MountedResources(),
+        )
         self._upkeep = Upkeep(directory, self.verifier, store, clock=clock, reloaded=users_changed)
         self._parts: list[tuple[Scheme, SchemeParts]] = []
         self._include(schemes)

@@ -23,6 +23,7 @@ from postd.http.interface import Request
 from postd.http.peer import SAFE_METHODS, PeerResolver
 from postd.http.responses import JSON, Response, make_response
 from postd.protect.guard import CredentialFactory, ProtectedResource
+from postd.protect.mounted import MountedResources
 from postd.protect.pages import Page
 from postd.protocol.bearer import PROOF_ALGORITHMS, BearerSyntaxError, decode_scope, decode_token
 
@@ -38,14 +39,16 @@ class AcceptedTokens:
     Args:
         realm: the realm of the challenges.
         issuers: those whose tokens are accepted.
+        mounted: the resources of an application, whose paths its site has.
 
     Attributes:
         realm: the realm of the challenges.
         with_metadata: whether challenges have the URL of the resource's metadata (RFC 9728 §5.1).
     """
 
-    def __init__(self, realm: str, issuers: Sequence["Issuer"]) -> None:
+    def __init__(self, realm: str, issuers: Sequence["Issuer"], mounted: MountedResources) -> None:
         self.realm = realm
+        self._mounted = mounted
         self.with_metadata = False
         self._issuers = issuers
 
@@ -76,15 +79,20 @@ class AcceptedTokens:
         by_path = {resource.path: resource for resource in (ProtectedResource(clients), *resources)}
 
         async def show(request: Request) -> Response:
-            below = b"/".join(request.postpath)
-            resource = by_path.get(f"/{below.decode('latin-1')}" if request.postpath else "")
-            if resource is None or any(b"/" in segment for segment in request.postpath):
+            below = request.postpath
+            path = "".join(f"/{segment.decode('latin-1')}" for segment in below)
+            resource = self._mounted.find(request, below, "bearer") or by_path.get(path)
+            if resource is None or any(b"/" in segment for segment in below):
                 raise not_found()
             if below:
                 request.route = f"{METADATA_PATH}/<path>"
             return self.describe(resource, request)
 
         return Page({b"GET": show}, clients, below=True)
+
+    def path_of(self, resource: ProtectedResource, request: Request) -> str:
+        """Return the path of the resource that a request is for, "" if it has no metadata of its own."""
+        return resource.path or self._mounted.path_below(METADATA_PATH, request, "bearer")
 
     def describe(self, resource: ProtectedResource, request: Request) -> Response:
         """Return the metadata of a resource (RFC 9728 §2; reference: Bearer).
@@ -146,7 +154,7 @@ class BearerCredentialFactory:
             parameters |= {"scope": needed} if needed else {}
         origin = self._resource.clients.origin(request) if self._tokens.with_metadata else None
         if origin is not None:
-            parameters["resource_metadata"] = origin + METADATA_PATH + self._resource.path
+            parameters["resource_metadata"] = origin + METADATA_PATH + self._tokens.path_of(self._resource, request)
         quoted = ", ".join(f'{name}="{value}"' for name, value in parameters.items())
         return [f"{self._name} {quoted}".encode("ascii")]
 

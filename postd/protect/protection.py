@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from typing import Any, Self, TypeVar, cast, get_args
-from weakref import WeakKeyDictionary
 
 from msgspec.structs import replace
 from twisted.cred.checkers import ICredentialsChecker
@@ -56,6 +55,7 @@ from postd.protect.bearer import METADATA_PATH
 from postd.protect.credential_factory import StockCredentialFactory
 from postd.protect.guard import Guard, PrivateGuard, ProtectedResource, Realm
 from postd.protect.issuers import TrustedIssuer, check_issuers
+from postd.protect.mounted import MountedResources
 from postd.protect.pages import Page, Pages
 from postd.protect.schemes.basic import Basic
 from postd.protect.schemes.bearer import Bearer
@@ -169,7 +169,7 @@ class Protection:
         self._opening: Deferred[None] | None = None
         self._trigger: Any = None
         self._is_store_started = self._is_stopped = False
-        self._guards = WeakKeyDictionary[Guard, tuple[Sequence[str | Scheme], ProtectedResource]]()
+        self._resources = MountedResources()
         self._mounted: list[tuple[Callable[[], Mapping[str, Page]], Mapping[str, Page]]] = []
         self.portal: CoroutinePortal = _Portal(self._check_running)
         self._own: list[Scheme] = []
@@ -213,6 +213,7 @@ class Protection:
             reactor=self.reactor,
             users_changed=self._warn_of_missing_digest,
             portal=self.portal,
+            mounted=self._resources,
             previous=previous,
         )
 
@@ -332,7 +333,7 @@ class Protection:
         self._authentication = self._assemble(users, issuers, limits, self._authentication)
         self._users, self._issuers, self._limits = users, issuers, limits
         self._authentication.start()
-        for guard, (schemes, described) in self._guards.items():
+        for guard, (schemes, described) in self._resources.guards.items():
             guard.use(*self._authentication.credentials(schemes, described))
         for make, pages in self._mounted:
             made = make()
@@ -424,7 +425,7 @@ class Protection:
         described = ProtectedResource(self._clients, "", read_scope, write_scope)
         accounts = frozenset(normalize(name) if self._has_file and not has_issuer(name) else name for name in names)
         guard = self._authentication.protect(resource, schemes, described, accounts, guard=PrivateGuard)
-        self._guards[guard] = schemes, described
+        self._resources.guards[guard] = schemes, described
         return guard
 
     @property
@@ -498,7 +499,8 @@ class Protection:
     def metadata(self) -> IResource:
         """Return the metadata of the resource server (RFC 9728), for `/.well-known/oauth-protected-resource`.
 
-        After this call, Bearer challenges name the URL of the metadata::
+        After this call, Bearer challenges name the URL of the metadata. Below it is the metadata of each resource that
+        the site has at a path of its own (not below an application of Klein)::
 
             well_known.putChild(b"oauth-protected-resource", protection.metadata())
 

@@ -23,6 +23,7 @@ from postd.front.factory import HttpFactory
 from postd.http.peer import PeerResolver
 from postd.protect.bearer import AcceptedTokens, BearerCredentialFactory
 from postd.protect.guard import Guard, ProtectedResource, Realm
+from postd.protect.mounted import MountedResources
 from postd.protocol.jwt import TokenPolicy
 from postd.reactor import IReactor
 from postd.settings.schema import Limits
@@ -62,7 +63,9 @@ def make_app() -> Resource:
 def protect(resource: IResource, url: str, reactor: IReactor, **settings: Any) -> tuple[HttpFactory, Trusted]:
     issuer = Trusted(TokenPolicy(url, frozenset({AUDIENCE})), reactor=reactor, **settings)
     portal = CoroutinePortal(Realm(), [BearerChecker([issuer])])
-    factory = BearerCredentialFactory(AcceptedTokens("my realm", [issuer]), ProtectedResource(PeerResolver()))
+    factory = BearerCredentialFactory(
+        AcceptedTokens("my realm", [issuer], MountedResources()), ProtectedResource(PeerResolver())
+    )
     root = Resource()
     root.putChild(b"open", Data(b"for all", "text/plain"))
     root.putChild(b"api", Guard(portal, [factory], resource))

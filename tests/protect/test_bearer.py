@@ -20,6 +20,7 @@ from postd.http.peer import PeerResolver
 from postd.protect import identity
 from postd.protect.bearer import METADATA_PATH, AcceptedTokens
 from postd.protect.guard import AUTHORIZATION_MAX_BYTES, Guard, ProtectedResource, Realm
+from postd.protect.mounted import MountedResources
 from postd.protocol.jwk import KeySet, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt, TokenPolicy
 from postd.reactor import IReactor
@@ -404,7 +405,7 @@ def make_server(*, read: str = "", write: str = "", users: frozenset[str] = froz
     issuer = Issuer(policy, reactor=cast(IReactor, clock), read_scope=read, write_scope=write, now=clock.seconds)
     issuer.keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
     clients = PeerResolver()
-    tokens = AcceptedTokens("postd", [issuer])
+    tokens = AcceptedTokens("postd", [issuer], MountedResources())
     tokens.with_metadata = True
     portal = CoroutinePortal(Realm(), [BearerChecker([issuer], now=clock.seconds)])
     guard = Guard(

@@ -14,6 +14,7 @@ from postd.http.peer import PeerResolver
 from postd.http.views import ViewResource
 from postd.protect.bearer import METADATA_PATH, AcceptedTokens
 from postd.protect.guard import Guard, ProtectedResource, Realm
+from postd.protect.mounted import MountedResources
 from postd.protocol.jwk import decode_key_set
 from postd.protocol.jwt import Binding, TokenPolicy
 from postd.reactor import IReactor
@@ -58,7 +59,7 @@ def make_server(
         store = MemoryLogins(reactor=clock)
         result_of(store.start())
     clients = PeerResolver(proxies, public_url)
-    tokens = AcceptedTokens("postd", issuers)
+    tokens = AcceptedTokens("postd", issuers, MountedResources())
     portal = CoroutinePortal(Realm(), [BearerChecker(issuers, store=store, now=clock.seconds)])
     guard = Guard(portal, tokens.make_factories(ProtectedResource(clients)), ShownAccount(), clients=clients)
     return Worker(make_site(guard, clock=clock), clock)
@@ -234,7 +235,7 @@ class ProofTests:
         issuer.keys = FixedKeySource(decode_key_set(json.dumps(MINT.key_set()).encode()))
         store = MemoryLogins(reactor=clock)
         result_of(store.start())
-        tokens = AcceptedTokens("postd", [issuer])
+        tokens = AcceptedTokens("postd", [issuer], MountedResources())
         portal = CoroutinePortal(Realm(), [BearerChecker([issuer], store=store, now=clock.seconds)])
         inner = ProtectedResource(PeerResolver(), read_scope="inner")
         guard: Any = Guard(portal, tokens.make_factories(inner), ShownAccount())
@@ -306,7 +307,7 @@ class MetadataTests:
     def test_metadata_has_what_is_accepted(self, rules: Any, members: dict[str, Any]) -> None:
         policies = [TokenPolicy(f"{ISSUER}/{at}", frozenset({AUDIENCE}), dpop=rule) for at, rule in enumerate(rules)]
         issuers = [Issuer(policy, reactor=cast(IReactor, Clock())) for policy in policies]
-        tokens = AcceptedTokens("postd", issuers)
+        tokens = AcceptedTokens("postd", issuers, MountedResources())
         described = ProtectedResource(PeerResolver())
 
         async def show(request: Any) -> Any:

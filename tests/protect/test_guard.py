@@ -49,6 +49,7 @@ from postd.http.views import ViewResource, error_page
 from postd.protect.basic import BasicCredentialFactory
 from postd.protect.bearer import AcceptedTokens, BearerCredentialFactory
 from postd.protect.guard import AUTHORIZATION_MAX_BYTES, CredentialFactory, Guard, ProtectedResource, Realm
+from postd.protect.mounted import MountedResources
 from postd.protocol.digest import DigestResponse
 from postd.reactor import IReactor
 from postd.settings.loading import load_settings
@@ -1020,7 +1021,7 @@ class PortalTests:
     def worker(self, checker: DeferredChecker) -> Worker:
         factories: list[CredentialFactory] = [
             BasicCredentialFactory("postd", PeerResolver()),
-            BearerCredentialFactory(AcceptedTokens("postd", ()), ProtectedResource(PeerResolver())),
+            BearerCredentialFactory(AcceptedTokens("postd", (), MountedResources()), ProtectedResource(PeerResolver())),
         ]
         guard = Guard(CoroutinePortal(Realm(), [checker]), factories, ViewResource(show_name))
         root, clock = Resource(), Clock()

@@ -314,10 +314,61 @@ class RuleTests:
         known.putChild(b"oauth-protected-resource", program.protection.metadata())
         program.root.putChild(b".well-known", known)
         url = "/.well-known/oauth-protected-resource"
-        assert f'resource_metadata="http://localhost{url}"' in (program.get("/bearer").header("WWW-Authenticate") or "")
+        challenge = program.get("/bearer").header("WWW-Authenticate") or ""
+        assert f'resource_metadata="http://localhost{url}/bearer"' in challenge
         metadata = json.loads(program.get(url).body)
         assert (metadata["resource"], metadata["authorization_servers"]) == ("http://localhost", [ISSUER])
         assert metadata["scopes_supported"] == ["r"]
+
+    def test_metadata_of_a_resource_is_below_that_of_the_site(self, make: MakeProgram) -> None:
+        program = make(issuers=[issuer(ISSUER, audience=AUDIENCE, read_scope="r")])
+        app, known, deep = Klein(), Resource(), Resource()
+        program.root.putChild(b".well-known", known)
+        program.root.putChild(b"deep", deep)
+        program.root.putChild(b"klein", app.resource())
+        program.mount("mcp", "bearer", "session", read_scope="own")
+        program.mount("basic", "basic")
+        for name in (b"m\xc3\xbcp", b'a"b'):
+            deep.putChild(name, program.protection.protect(program.name, "bearer"))
+        known.putChild(b"oauth-protected-resource", program.protection.metadata())
+
+        @app.route("/required")
+        @program.protection.required("bearer")
+        def required(_request: Any) -> str:
+            return ""
+
+        url = "/.well-known/oauth-protected-resource"
+        for _ in range(2):
+            for path, at, scope in (
+                ("/mcp", "/mcp", "own"),
+                ("/mcp/below?x=y", "/mcp", "own"),
+                ("/deep/m%C3%BCp/", "/deep/m%C3%BCp", "r"),
+                ("/deep/a%22b", "/deep/a%22b", "r"),
+                ("/klein/required", "", "r"),
+            ):
+                challenge = program.get(path).header("WWW-Authenticate") or ""
+                assert (path, challenge.partition("resource_metadata=")[2]) == (path, f'"http://localhost{url}{at}"')
+                document = json.loads(program.get(url + at).body)
+                assert (document["resource"], document["scopes_supported"]) == (f"http://localhost{at}", [scope])
+            for path in ("/", "/mcp/", "/mcp/below", "/basic", "/deep", "/klein", "/klein/required", "/other", url):
+                assert (path, program.get(url + path).status) == (path, 404)
+            result_of(program.protection.reload())
+
+    def test_challenge_names_no_page_that_the_site_does_not_have(self, make: MakeProgram) -> None:
+        program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
+        program.mount("mcp", "bearer")
+        metadata = program.protection.metadata()
+        app = Klein()
+
+        @app.route("/oauth-protected-resource")
+        def show(_request: Any) -> IResource:
+            return metadata
+
+        program.root.putChild(b".well-known", app.resource())
+        url = "/.well-known/oauth-protected-resource"
+        challenge = program.get("/mcp").header("WWW-Authenticate") or ""
+        assert challenge == f'Bearer realm="postd", resource_metadata="http://localhost{url}"'
+        assert program.get(url).status == 200
 
     def test_protected_resource_is_private_unless_it_says_otherwise(self, make: MakeProgram) -> None:
         class Public(Name):

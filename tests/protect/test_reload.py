@@ -177,6 +177,7 @@ class SiteTests:
         program.root.putChild(b"metadata", program.protection.metadata())
         program.root.putChild(b"sign-in", program.protection.pages())
         challenge = program.get("/bearer").header("WWW-Authenticate") or ""
+        # The metadata is not at its path.
         assert f'resource_metadata="https://app.example{METADATA_PATH}"' in challenge
         assert b'"resource": "https://app.example"' in program.get("/metadata").body
         assert program.get("/metadata").header("Cache-Control") == "max-age=3600"

@@ -62,10 +62,10 @@ def test_page(page: str, tmp_path: Path) -> None:
 
 def test_mcp_client_that_knows_the_url_signs_in_and_calls_a_tool(tmp_path: Path) -> None:
     """PyPI's mcp finds the issuer of the MCP server of the page by itself."""
-    origin = "http://127.0.0.1:8080"
+    url = "http://127.0.0.1:8080/mcp"
     program = [block for block in read_blocks("docs/how-to/tokens.md") if block.heading == "Protect an MCP server"]
     with (
-        Provider(Key.make("RS256"), scopes=["openid", "mcp"], resources={origin: "jwt"}) as provider,
+        Provider(Key.make("RS256"), scopes=["openid", "mcp"], resources={url: "jwt"}) as provider,
         Reader(tmp_path, ENVIRONMENT) as reader,
     ):
         reader.follow(
@@ -80,7 +80,7 @@ def test_mcp_client_that_knows_the_url_signs_in_and_calls_a_tool(tmp_path: Path)
             "issuer": provider.issuer,
         }
         with subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("mcp_client.py")), f"{origin}/mcp"],
+            [sys.executable, str(Path(__file__).with_name("mcp_client.py")), url],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -89,6 +89,6 @@ def test_mcp_client_that_knows_the_url_signs_in_and_calls_a_tool(tmp_path: Path)
             assert client.stdout
             print(json.dumps(registration), file=client.stdin, flush=True)
             asked = dict(parse_qsl(urlsplit(client.stdout.readline().strip()).query))
-            assert (asked["scope"], asked["resource"]) == ("mcp", origin)
+            assert (asked["scope"], asked["resource"]) == ("mcp", url)
             said, _ = client.communicate(json.dumps(provider.sign_in("alice", asked)), timeout=PATIENCE_S)
     assert (client.returncode, said) == (0, "whoami: alice\n")

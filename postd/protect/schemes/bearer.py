@@ -55,13 +55,13 @@ class Bearer(Scheme, frozen=True):
 
     def make(self, context: Context) -> SchemeParts:
         if not self.issuers:
-            return SchemeParts((_NoIssuer(),), AcceptedTokens(context.realm, ()).make_factories)
+            return SchemeParts((_NoIssuer(),), AcceptedTokens(context.realm, (), context.mounted).make_factories)
         # It imports treq and joserfc: a sixth of the modules of a server without issuers.
         from postd.auth.bearer import BearerChecker  # noqa: PLC0415 - as the comment says
         from postd.protect.schemes.issuers import Issuers  # noqa: PLC0415 - as the comment says
 
         issuers = [issuer.make(context.reactor) for issuer in self.issuers]
-        tokens = AcceptedTokens(context.realm, issuers)
+        tokens = AcceptedTokens(context.realm, issuers, context.mounted)
 
         def make_pages(_portal: CoroutinePortal, resources: Sequence[ProtectedResource]) -> Mapping[str, Page]:
             return {METADATA_PATH[1:]: tokens.make_page(context.clients, resources)}

@@ -13,6 +13,7 @@ from postd.auth.user_file import Account
 from postd.auth.users import UserDirectory
 from postd.http.peer import PeerResolver
 from postd.protect.guard import CredentialReader, FactoryMaker, ProtectedResource
+from postd.protect.mounted import MountedResources
 from postd.protect.pages import Page
 from postd.reactor import IReactor, ServiceClock, Work
 from postd.store.interface import LoginStore
@@ -129,6 +130,7 @@ class Context(Struct, frozen=True):
         clients: resolves the client's address behind proxies.
         clock: the clock of the dates in the store.
         reactor: for background work.
+        mounted: the resources of an application, whose paths its site has.
     """
 
     realm: str
@@ -140,6 +142,7 @@ class Context(Struct, frozen=True):
     clients: PeerResolver
     clock: ServiceClock
     reactor: IReactor
+    mounted: MountedResources
 
 
 class Rule(Struct, frozen=True):
