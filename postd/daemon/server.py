@@ -13,7 +13,7 @@ from twisted.web.resource import IResource
 
 from postd.daemon import resources
 from postd.daemon.schemes import make_authentication
-from postd.daemon.settings_checks import exposure_problem
+from postd.daemon.settings_checks import describe_deployment, exposure_problem
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.front.access_log import AccessLog
 from postd.front.allowed_hosts import Hosts
@@ -268,14 +268,16 @@ def make_tree(settings: Settings, store: Store, events: Events, authentication: 
         )
         for page in settings.pages
     ]
-    api = settings.api
+    api, deployment = settings.api, describe_deployment(settings)
     return make_root(
         store,
         events,
         authentication,
         read=api.read,
         write=api.write,
+        judged=[scheme.name for scheme in authentication.schemes if scheme.secrets(deployment) is not None],
         pages=pages,
+        has_board=settings.board.enabled,
         now=authentication.context.clock.seconds,
         cors_origins=api.cors_origins,
     )

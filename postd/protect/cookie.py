@@ -1,10 +1,12 @@
 """The session cookie (spec: Session; reference: Sessions)."""
 
 import re
+from urllib.parse import quote
 
 from postd.auth.credentials import SessionCredentials
 from postd.http.interface import Request
 from postd.http.responses import Response, make_redirect
+from postd.protocol.local_path import LOCAL_PATH_MAX_BYTES
 from postd.protocol.session import hash_session_id
 
 _SESSION = re.compile(rb"(?:^|;)[ \t]*+session=([^;]*+)")
@@ -27,21 +29,25 @@ class SessionReader:
     """`postd.protect.guard.CredentialReader` of sessions."""
 
     scheme = "session"
+    field: bytes | None = b"Cookie"
     ambient = True
 
     def __init__(self, realm: str, sign_in: str = "/") -> None:
         self.challenge = make_challenge(realm, sign_in)
         self.form: str | None = sign_in
-        self._to_form = make_redirect(sign_in.encode("ascii"))
+        self._sign_in = sign_in.encode("ascii")
+        self._to_form = make_redirect(self._sign_in)
 
     def read(self, request: Request) -> SessionCredentials | None:
         return decode_session_cookies(request)
 
-    def redirect_to_sign_in(self, request: Request) -> Response:
+    def redirect_to_sign_in(self, request: Request, back: bytes) -> Response:
         """Redirect to the form (spec: `/home` without a valid cookie); an invalid cookie is deleted."""
         if decode_session_cookies(request) is not None:
             expire_session_cookie(request)
-        return self._to_form
+        if not back or len(back) > LOCAL_PATH_MAX_BYTES:
+            return self._to_form
+        return make_redirect(b"%b?next=%b" % (self._sign_in, quote(back, safe="/").encode("ascii")))
 
 
 def decode_session_cookies(request: Request) -> SessionCredentials | None:

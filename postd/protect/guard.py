@@ -16,6 +16,9 @@
   credentials.
 - Without credentials there is no login, not even as `Anonymous`.
 - Below another guard of the same portal, a Digest response is not checked again: its nonce count has been used.
+- `OpenGuard` requires no credentials, and authenticates those that are sent.
+- Where a rule has sessions, a browser that opens a page without a session is redirected to the form, also if the rule
+  has schemes with challenges; programs get the challenges.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -36,6 +39,7 @@ from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
 from postd.http.errors import Advice, Problem, make_problem_response
 from postd.http.interface import Request
+from postd.http.navigation import is_navigation
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response, StreamedResponse, make_no_content
 from postd.http.views import Responding, View, ViewResource, error_page, view_of
@@ -106,12 +110,14 @@ class CredentialReader(Protocol):
 
     Attributes:
         scheme: the scheme's name in settings.
+        field: the name of the header field that has them; None if it is not known, or they are in several places.
         ambient: whether browsers send them by themselves; then cross-site writes are refused (CSRF).
         challenge: the value of `WWW-Authenticate` where no other scheme of the rule has a challenge (RFC 9110 §15.5.2).
         form: the path of the sign-in page, None if there is none.
     """
 
     scheme: str
+    field: bytes | None
     ambient: bool
     challenge: bytes
     form: str | None
@@ -123,8 +129,11 @@ class CredentialReader(Protocol):
             Refused: they are malformed.
         """
 
-    def redirect_to_sign_in(self, request: Request) -> Response | None:
-        """Return the redirect to the sign-in page, instead of a 401; None if there is none."""
+    def redirect_to_sign_in(self, request: Request, back: bytes) -> Response | None:
+        """Return the redirect to the sign-in page, instead of a 401; None if there is none.
+
+        `back` is the target to redirect to after the sign-in; empty for none.
+        """
 
 
 class Protected(Struct, frozen=True):
@@ -156,6 +165,7 @@ class Guard(AuthSessionWrapper):
 
     Args:
         users: the only accounts with access; empty for all.
+        leads_back: whether a sign-in that a redirect asks for leads back to the requested page.
     """
 
     def __init__(  # noqa: PLR0913 - all but three have their defaults
@@ -167,8 +177,10 @@ class Guard(AuthSessionWrapper):
         readers: Sequence[CredentialReader] = (),
         clients: PeerResolver | None = None,
         users: frozenset[str] = frozenset(),
+        leads_back: bool = True,
     ) -> None:
         super().__init__(portal, factories)
+        self._leads_back = leads_back
         self._cred = portal
         self._sign_in = portal.sign_in
         self.use(factories, readers)
@@ -214,10 +226,10 @@ class Guard(AuthSessionWrapper):
             account = error.username if isinstance(error, InsufficientScopeError) else None
             request.authentication = AuthenticationResult(scheme, outcome_of(error), account)
             if isinstance(error, Refused):
-                return await self._challenge(error, factory, request)
+                return await self._turn_away(error, factory, request, view, ambient=ambient)
             raise
         if credentials is None:
-            return await self._challenge(None, None, request)
+            return await self._turn_away(None, None, request, view, ambient=False)
         outcome = "forbidden" if avatar is FORBIDDEN else "accepted"
         request.authentication = AuthenticationResult(scheme, outcome, identity.account, identity, self._cred)
         request.is_shielded = False
@@ -242,10 +254,26 @@ class Guard(AuthSessionWrapper):
         return above.identity, await self._cred.find_avatar(above.identity, self._protected, IResource)
 
     def redirect_to_sign_in(self, request: Request) -> Response | None:
-        """Return the redirect to the sign-in page; None for a 401."""
-        if request.is_api:
+        """Return the redirect of a request without credentials to the sign-in page; None for a 401.
+
+        Where other schemes have challenges, programs get these.
+        """
+        if request.is_api or not (self._readers and (not self._factories or is_navigation(request))):
             return None
-        return next(filter(None, (reader.redirect_to_sign_in(request) for reader in self._readers)), None)
+        back = request.uri if self._leads_back and request.method in {b"GET", b"HEAD"} else b""
+        return next(filter(None, (reader.redirect_to_sign_in(request, back) for reader in self._readers)), None)
+
+    async def _turn_away(
+        self,
+        refusal: Refused | None,
+        factory: CredentialFactory | None,
+        request: Request,
+        view: View,  # noqa: ARG002 - for subclasses
+        *,
+        ambient: bool,  # noqa: ARG002 - for subclasses
+    ) -> Response | StreamedResponse | None:
+        """Return the response to a request without valid credentials; they may be `ambient`."""
+        return await self._challenge(refusal, factory, request)
 
     def _read(
         self, scheme: str, read: Callable[[Request], ICredentials | None], request: Request
@@ -269,10 +297,10 @@ class Guard(AuthSessionWrapper):
             await _add_challenges([factory] if factory is not None else [], factory, refusal, request)
             problem = Problem(HTTPStatus.FORBIDDEN, "The token lacks the scope that this resource needs.")
             return make_problem_response(request, problem)
+        redirect = self.redirect_to_sign_in(request) if factory is None else None
+        if redirect is not None:
+            return redirect
         if not self._factories:
-            redirect = self.redirect_to_sign_in(request)
-            if redirect is not None:
-                return redirect
             for reader in self._readers:
                 request.add_header(b"WWW-Authenticate", reader.challenge)
         await _add_challenges(self._factories, factory, refusal, request)
@@ -296,6 +324,35 @@ class PrivateGuard(Guard):
             request.setHeader(b"Cache-Control", b"private")
             request.add_header(b"Vary", self._vary)
         return super()._show(avatar, view, request)
+
+
+class OpenGuard(Guard):
+    """A guard that requires no credentials (a rule with "open"): it authenticates those of a request that has any.
+
+    Invalid credentials in `Authorization` are challenged: a client that sends them wants to be known. Invalid ones that
+    browsers send by themselves elsewhere, such as the cookie of a session that has ended, count as none.
+    """
+
+    def use(self, factories: Sequence[CredentialFactory], readers: Sequence[CredentialReader]) -> None:
+        super().use(factories, readers)
+        names = [reader.field for reader in readers]
+        self._fields = frozenset() if None in names else frozenset([b"Authorization", *filter(None, names)])
+
+    def enter(self, request: Request, view: View) -> Responding:
+        """Return the coroutine of the response of a view, or of a challenge."""
+        # Not a coroutine itself: most requests have no credentials, and cost no more than this test.
+        if self._fields and self._fields.isdisjoint(request.fields):
+            return view(request)
+        return super().enter(request, view)
+
+    async def _turn_away(
+        self, refusal: Refused | None, factory: CredentialFactory | None, request: Request, view: View, *, ambient: bool
+    ) -> Response | StreamedResponse | None:
+        if refusal is not None and not (factory is None and ambient):
+            return await self._challenge(refusal, factory, request)
+        request.authentication = None
+        request.is_shielded = False
+        return None if request.channel is None else await view(request)
 
 
 def _advise(schemes: Collection[bytes], readers: Sequence[CredentialReader]) -> Advice:

@@ -71,3 +71,14 @@ def _compare(value: bytes) -> bool:
 
 
 _compare_cached = lru_cache(_CACHE_MAX)(_compare)
+
+
+def opens_page(value: bytes) -> bool:
+    """Return whether a value of `Accept` is that of a browser which opens a page.
+
+    It begins with `text/html`, without a parameter, and has XHTML beside it, or nothing else. Programs that also take
+    HTML, such as Java's URLConnection (`text/html, image/gif, image/jpeg, */*; q=0.2`) and feed readers, send others.
+    """
+    first, *others = value[:VALUE_MAX_BYTES].lower().split(b",")
+    is_xhtml = (other.partition(b";")[0].strip(b" \t") == b"application/xhtml+xml" for other in others)
+    return first.strip(b" \t") == b"text/html" and (not others or any(is_xhtml))

@@ -312,7 +312,7 @@ def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> 
 _SCHEMES = ", ".join(f'"{scheme}"' for scheme in SCHEMES)
 
 
-_TABLES = ("api", "session", "digest", "throttle", "limits", "tls", "admin", "log")
+_TABLES = ("api", "board", "session", "digest", "throttle", "limits", "tls", "admin", "log")
 _COUNTS = (
     "session.max_per_account",
     "throttle.failures",
@@ -333,6 +333,7 @@ ALLOWED = {
     "hosts": 'a list of host names and IP addresses, such as ["posts.example"], or ["*"] alone',
     **dict.fromkeys(("api.read", "api.write"), f'a list of one or more of "open", {_SCHEMES}'),
     "api.cors_origins": 'a list of origins, such as ["https://app.example"], or ["*"] alone',
+    "board.enabled": "true or false",
     "page": "tables, each under [[page]], with path and schemes",
     "page.schemes": f"a list of one or more of {_SCHEMES}",
     "page.files": "the path of a folder",

@@ -87,6 +87,12 @@ class Api(Struct, frozen=True, forbid_unknown_fields=True):
     cors_origins: tuple[CorsOrigin, ...] = ()
 
 
+class Board(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[board]`: the board, which has the access rules of the API."""
+
+    enabled: bool = True
+
+
 class Page(Struct, frozen=True, forbid_unknown_fields=True):
     """`[[page]]`: a protected page or folder of files; `users` may have access, all authenticated users if empty.
 
@@ -182,6 +188,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     hsts_s: MaxAge = field(default=MaxAge(""), name="hsts")
     shutdown_grace_s: Seconds = field(default=Seconds(10), name="shutdown_grace")
     api: Api = field(default_factory=Api)
+    board: Board = field(default_factory=Board)
     pages: tuple[Page, ...] = field(
         default=(Page(PagePath("/basic"), (SchemeName("basic"),)), Page(PagePath("/digest"), (SchemeName("digest"),))),
         name="page",

@@ -15,14 +15,13 @@ from twisted.logger import Logger
 from postd.auth.identity import AuthenticationResult
 from postd.http.errors import NOT_OUR_HOST, Problem, not_found
 from postd.http.interface import NativeRequest, Request
-from postd.http.pages.template import wants_html
-from postd.http.responses import TEXT, Response, StreamedResponse, make_redirect, make_response
+from postd.http.navigation import is_navigation
+from postd.http.responses import TEXT, Response, StreamedResponse, make_response
 from postd.http.views import View
 from postd.protect.guard import Guard
 from postd.protocol.host import normalize_host
 from postd.protocol.http1.head import Fields, is_host
 from postd.protocol.http1.syntax import TOKEN
-from postd.protocol.local_path import LOCAL_PATH_MAX_BYTES
 
 _FORWARDED = (b"X-Forwarded-Method", b"X-Forwarded-Uri")  # of Caddy and Traefik, which pass redirects on
 _ORIGINAL = (b"X-Original-Method", b"X-Original-Uri")  # of nginx, which does not
@@ -103,7 +102,7 @@ class DescribedRequest(NativeRequest):
         """Whether a redirect to the form works: a browser opens a page, and the proxy passes redirects on."""
         if _FORWARDED[1] not in self.fields or self.method not in {b"GET", b"HEAD"}:
             return False
-        return wants_html(self)
+        return is_navigation(self)
 
     def isSecure(self) -> bool:
         """Return whether the client uses TLS, as far as the connection shows; `X-Forwarded-Proto` has precedence."""
@@ -145,12 +144,9 @@ class ForwardAuth(Guard):
         raise Problem(421, NOT_OUR_HOST)
 
     def redirect_to_sign_in(self, request: Request) -> Response | None:
-        """Redirect browsers to the form, with the requested page as `next`."""
+        """Redirect browsers that open a page to the form, where the proxy passes redirects on."""
         assert isinstance(request, DescribedRequest)
-        redirect = super().redirect_to_sign_in(request) if request.accepts_redirect else None
-        if redirect is None or len(request.uri) > LOCAL_PATH_MAX_BYTES:
-            return redirect
-        return make_redirect(b"/?next=" + quote(request.uri, safe="/").encode("ascii"))
+        return super().redirect_to_sign_in(request) if request.accepts_redirect else None
 
 
 async def admit(request: Request) -> Response:

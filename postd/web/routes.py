@@ -5,12 +5,15 @@
 | `/post`, and all below | `posts.PostApi` | `[api]`: the read rule for GET and HEAD, the write rule for the rest |
 | `/`, `/login`, `/logout` | `scheme_pages.SchemePages`, with the views of `postd.protect.login` | |
 | `/home` | `name_pages.Home` | a session |
-| `/board`, `/board/<id>`, `/board/<id>/delete` | `board.views.Board`, if "session" is in the read rule | a session |
+| `/board`, `/board/<id>`, `/board/<id>/delete` | `board.views.Board`, if it is enabled | the rules of `/post` |
 | the path of a `[[page]]`, and all below | `folder.Folder` or `name_pages.show_name` | its rule |
 | the path of a `[[page]]` with `forward` | `forward_auth.admit` | `forward_auth.ForwardAuth`, by its rule |
 | `/.well-known/oauth-protected-resource`, and below | `SchemePages`, with those of `postd.protect.bearer` | |
 | `/openapi.json`, `/docs` | `openapi.docs.Docs` | |
 | anything else | 404 | |
+
+A rule with "open" requires no credentials. Where credentials of a scheme in use are sent, they are checked all the same
+(`postd.protect.guard.OpenGuard`): they give an open request its identity.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -20,9 +23,12 @@ from typing import Any
 from msgspec import Struct
 
 from postd.fair_queue import FairTurns
+from postd.http.interface import Request
+from postd.http.peer import PeerResolver
+from postd.http.responses import Response, StreamedResponse
 from postd.http.views import View
 from postd.protect.assembly import Authentication
-from postd.protect.guard import Guard, ProtectedResource
+from postd.protect.guard import Guard, OpenGuard, ProtectedResource
 from postd.store.interface import PostStore
 from postd.web.board.views import Board
 from postd.web.cors import Cors
@@ -32,6 +38,17 @@ from postd.web.name_pages import Home, show_name
 from postd.web.posts import PostApi
 from postd.web.routing import Middleware, Router
 from postd.web.scheme_pages import SchemePages
+
+
+class SameSite(Struct, frozen=True):
+    """Refuses cross-site requests, also where no credentials are required, before they pass `then`."""
+
+    clients: PeerResolver
+    then: Middleware | None
+
+    async def enter(self, request: Request, view: View) -> Response | StreamedResponse | None:
+        self.clients.refuse_cross_site(request)
+        return await (view(request) if self.then is None else self.then.enter(request, view))
 
 
 class ProtectedPage(Struct, frozen=True):
@@ -64,14 +81,17 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
     *,
     read: Collection[str],
     write: Collection[str],
+    judged: Collection[str],
     pages: Sequence[ProtectedPage],
     now: Callable[[], float],
+    has_board: bool = True,
     cors_origins: Collection[str] = (),
 ) -> Router:
     """Return the table of routes.
 
-    The schemes `read` and `write` may read and write posts; "open" is access without credentials. Pages of
-    `cors_origins` may use the API (`postd.web.cors`). `now` is the clock of the dates in the store.
+    The schemes `read` and `write` may read and write posts; "open" is access without credentials, where credentials of
+    the schemes `judged` are checked if they are sent. Pages of `cors_origins` may use the API (`postd.web.cors`). `now`
+    is the clock of the dates in the store.
     """
     router = Router(of_api=Cors(cors_origins) if cors_origins else None)
     clients, realm = authentication.context.clients, authentication.context.realm
@@ -83,10 +103,15 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
         *,
         guard: Callable[..., Guard] = Guard,
     ) -> Middleware | None:
-        return None if "open" in rule else authentication.protect(router, rule, described, users, guard=guard)
+        if "open" not in rule:
+            return authentication.protect(router, rule, described, users, guard=guard)
+        return authentication.protect(router, judged, described, users, guard=OpenGuard) if judged else None
 
-    api_resource = ProtectedResource(clients, "/post")
-    protected: list[tuple[Collection[str], ProtectedResource]] = [((*read, *write), api_resource)]
+    api_resource, board_resource = ProtectedResource(clients, "/post"), ProtectedResource(clients, "/board")
+    api_rule = {*read, *write, *(judged if "open" in {*read, *write} else ())}
+    protected: list[tuple[Collection[str], ProtectedResource]] = [(api_rule, api_resource)]
+    if has_board:
+        protected.append((api_rule, board_resource))
     for page in pages:
         if page.forward:
             # It protects the whole origin that the proxy forwards, whose paths are unknown here.
@@ -100,18 +125,18 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
         router.add_page(page.path, shown, guard_by(page.schemes, resource, page.users))
     work = FairTurns(events.clock)
     documented = [PostApi.app]
-    has_board = "session" in read
-    home = Home(realm, has_board)
-    router.add_page("/home", home.show, guard_by(["session"], ProtectedResource(clients)))
+    home = Home(realm, has_board and not {"open", "session"}.isdisjoint(read))
+    of_home = guard_by(["session"], ProtectedResource(clients), guard=partial(Guard, leads_back=False))
+    router.add_page("/home", home.show, of_home)
     api = PostApi(store, events, work, now=now, private="open" not in read)
     router.add(api, read=guard_by(read, api_resource), write=guard_by(write, api_resource))
     if has_board:
         to_write = (one.description for one in authentication.schemes if one.name in write)
         scheme = None if "open" in write else next(to_write, None)
-        writable = "session" in write
-        board = Board(store, clients, scheme, work, now=now, site_name=realm, writable=writable)
-        signed_in = guard_by(["session"], ProtectedResource(clients, "/board"))
-        router.add(board, read=signed_in, write=signed_in)
+        writers, sign_in = frozenset(write), "session" in judged
+        board = Board(store, clients, scheme, work, now=now, site_name=realm, writers=writers, sign_in=sign_in)
+        writing = SameSite(clients, guard_by(write, board_resource))
+        router.add(board, read=guard_by(read, board_resource), write=writing)
         documented.append(Board.app)
 
     def make_docs() -> Any:
@@ -122,6 +147,7 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
             {scheme.name: scheme.description for scheme in authentication.schemes},
             read=read,
             write=write,
+            judged=judged,
             clients=clients,
             site_name=realm,
             work=work,

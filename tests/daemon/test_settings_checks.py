@@ -55,8 +55,9 @@ def test_bearer_scheme_without_issuer_is_a_problem() -> None:
 
 
 def test_issuer_without_bearer_scheme_is_a_problem() -> None:
-    assert problems(IDP) == [
-        '[[bearer]] is set, but no rule has "bearer" among its schemes: tokens are accepted nowhere'
+    assert problems(IDP) == []  # tokens give an open request its identity
+    assert problems(f'[api]\nread = ["basic"]\nwrite = ["basic"]\n{IDP}')[:1] == [
+        '[[bearer]] is set, but no rule has "bearer" or "open" among its schemes: tokens are accepted nowhere'
     ]
 
 

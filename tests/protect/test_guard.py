@@ -2,8 +2,9 @@
 
 import gc
 import json
+import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlencode
@@ -258,9 +259,6 @@ class AuthorizationFieldTests:
                 else:
                     check_text_error(answer, 400)
                 assert answer.header("Cache-Control") == "no-store"
-
-    def test_repeated_field_is_ignored_by_an_open_rule(self, api: InMemoryApi) -> None:
-        assert ask(api, "GET", "/post", headers={"Authorization": ["Basic x", "Basic y"]}).status == 200
 
     def test_folded_field_is_one_field_or_400(self, api: InMemoryApi) -> None:
         """RFC 9112 §5.2: obsolete line folding."""
@@ -578,14 +576,14 @@ class RuleTests:
             check_authenticated(ask(api, "GET", "/basic", headers=basic("ame\u0301")), "am\u00e9")
 
     def test_page_with_session_only_redirects_to_the_form(self, api: InMemoryApi) -> None:
-        for method in ("GET", "HEAD", "POST"):
+        for method, location in (("GET", "/?next=/session"), ("HEAD", "/?next=/session"), ("POST", "/")):
             answer = ask(api, method, "/session")
             check_without_challenge(answer, 302)
-            assert answer.header("Location") == "/"
+            assert answer.header("Location") == location
             assert answer.header("Cache-Control") == "no-store"
             assert "set-cookie" not in answer.headers
         stale = ask(api, "GET", "/session", headers={"Cookie": "session=" + "A" * 43})
-        assert (stale.status, stale.header("Location")) == (302, "/")
+        assert (stale.status, stale.header("Location")) == (302, "/?next=/session")
         assert (stale.header("Set-Cookie") or "").startswith("session=; Path=/; Expires=Thu, 01 Jan 1970")
         check_authenticated(ask(api, "GET", "/session", headers=log_in(api)))
         assert ask(api, "GET", "/session", headers=basic()).status == 302
@@ -601,10 +599,9 @@ class RuleTests:
 class ApiRuleTests:
     def test_api_is_open_by_default(self, make: Callable[..., InMemoryApi]) -> None:
         api = make("")
-        for headers in ({}, basic(password="wrong"), field("Digest x")):
-            assert ask(api, "POST", "/post", BODY, {**JSON, **headers}).status == 201
-            answer = ask(api, "GET", "/post", headers=headers)
-            assert (answer.status, answer.header("Cache-Control")) == (200, "no-cache")
+        assert ask(api, "POST", "/post", BODY, JSON).status == 201
+        answer = ask(api, "GET", "/post")
+        assert (answer.status, answer.header("Cache-Control")) == (200, "no-cache")
 
     def test_rule_with_open_and_another_scheme_is_open(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["basic", "open"]\nwrite = ["open", "digest"]')
@@ -696,6 +693,115 @@ class ApiRuleTests:
             check_problem(ask(api, "GET", path), 401)
         for path in ("/POST", "/postal", "//post", "/post%2F1", "/nothing"):
             check_text_error(ask(api, "GET", path), 404)
+
+
+class OpenRuleTests:
+    """Credentials where none are required: those of all schemes that have accounts or issuers are checked."""
+
+    RULES = (
+        "",
+        '[api]\nread = ["open", "digest"]\nwrite = ["session", "open"]\n',
+        '[api]\nread = ["open"]\nwrite = ["open"]\n[board]\nenabled = false\n',
+    )
+
+    def send(self, api: InMemoryApi, method: str, headers: dict[str, Any]) -> tuple[Response, str]:
+        """Send a request to the API; return the response, and what the access log has about its client."""
+        body, fields = (BODY, JSON | headers) if method == "POST" else (None, headers)
+        with recorded_log(api) as events:
+            answer = ask(api, method, "/post", body, fields)
+        lines = "\n".join(event["lines"] for event in events if event["log_namespace"] == "postd.access")
+        line = lines.splitlines()[-1]
+        (scheme,) = re.findall(r" scheme=(\S+) ", line)
+        return answer, f"{line.split()[2]} {scheme}"
+
+    @each("rules", RULES)
+    @each("method", ["GET", "POST"])
+    def test_right_credentials_give_the_identity(
+        self, make: Callable[..., InMemoryApi], rules: str, method: str
+    ) -> None:
+        api = make(rules)
+        plain, client = self.send(api, method, {})
+        assert client == "- -"
+        nonce = challenges_in(ask(api, "GET", "/digest"))[0].nonce
+        digest = Proof(nonce=nonce, method=method, uri="/post").headers()
+        for scheme, headers in (("basic", basic()), ("digest", digest), ("session", log_in(api))):
+            answer, client = self.send(api, method, headers)
+            assert client == f"alice {scheme}"
+            assert answer.status == plain.status
+            for name in ("cache-control", "vary", "content-type", "set-cookie"):
+                assert answer.headers.get(name) == plain.headers.get(name)
+            assert (answer.header("Authentication-Info") is not None) == (scheme == "digest")
+
+    @each("rules", RULES)
+    @each("method", ["GET", "POST"])
+    @each(
+        "headers",
+        [
+            basic(password="wrong"),
+            basic("carol"),
+            field("Basic"),
+            field("Basic x"),
+            field("Digest x"),
+        ],
+    )
+    def test_wrong_credentials_are_401_with_all_challenges(
+        self, make: Callable[..., InMemoryApi], rules: str, method: str, headers: dict[str, Any]
+    ) -> None:
+        api = make(rules)
+        answer, _ = self.send(api, method, headers)
+        check_problem(answer, 401)
+        assert [line.partition(" ")[0] for line in answer.headers["www-authenticate"]] == ["Digest", "Basic"]
+        assert json.loads(ask(api, "GET", "/post").body) == []
+
+    @each("method", ["GET", "POST"])
+    @each(
+        "headers",
+        [
+            field("Bearer x"),  # there are no issuers
+            field("Negotiate x"),
+            field(""),
+            {"Cookie": "session=" + "A" * 43},
+            {"Cookie": "session=x"},
+            {"Cookie": "other=x"},
+            {"Cookie": "session=" + "A" * 43, "Authorization": "Foo x"},
+        ],
+    )
+    def test_others_count_as_none(self, make: Callable[..., InMemoryApi], method: str, headers: dict[str, Any]) -> None:
+        answer, client = self.send(make(""), method, headers)
+        assert (answer.status, client) == (200 if method == "GET" else 201, "- -")
+        assert "set-cookie" not in answer.headers
+
+    def test_without_a_user_file_nothing_is_checked(self) -> None:
+        with closing(InMemoryApi()) as api:
+            for headers in (basic(password="wrong"), field("Digest x"), {"Authorization": ["Basic x", "Basic y"]}):
+                assert ask(api, "GET", "/post", None, headers).status == 200
+
+    def test_repeated_field_is_400(self, make: Callable[..., InMemoryApi]) -> None:
+        check_problem(ask(make(""), "GET", "/post", None, {"Authorization": ["Basic x", "Basic y"]}), 400)
+
+    def test_failures_are_throttled(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make("[throttle]\nfailures = 2\n")
+        for _ in range(2):
+            check_problem(ask(api, "GET", "/post", None, basic(password="wrong")), 401)
+        check_problem(ask(api, "GET", "/post", None, basic()), 429)
+        assert ask(api, "GET", "/post").status == 200
+
+    @each("headers", [basic(), {}], ids=["basic", "session"])
+    def test_cross_site_write_with_credentials_is_403(
+        self, make: Callable[..., InMemoryApi], headers: dict[str, Any]
+    ) -> None:
+        api = make("")
+        known = headers or log_in(api)
+        cross_site = known | {"Sec-Fetch-Site": "cross-site"}
+        check_problem(ask(api, "POST", "/post", BODY, JSON | cross_site), 403)
+        assert ask(api, "GET", "/post", None, cross_site).status == 200
+        assert json.loads(ask(api, "GET", "/post").body) == []
+
+    def test_store_that_is_away_is_503(self, make: Callable[..., InMemoryApi]) -> None:
+        api = make("")
+        session = log_in(api)
+        result_of(api.store.stop())
+        check_problem(ask(api, "GET", "/post", None, session), 503)
 
 
 class OptionsTests:

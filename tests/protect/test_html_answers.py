@@ -23,6 +23,8 @@ PROGRAMS: list[dict[str, Any]] = [
     {"Accept": "application/json"},
     {"Accept": "text/html;q=2"},
 ]
+FETCH = {"Sec-Fetch-Mode": "cors"}
+"""A page's script requests it: a browser that opens a page with sessions is redirected to the form."""
 ODD_NAMES = ["", "alice", "<script>alert(1)</script>", "\"'>&amp;$next", "jürgen\t🚀", "&" * 2700]
 SETTINGS = """
 [throttle]
@@ -84,7 +86,7 @@ def without_store(send: Send) -> Send:
 CASES: dict[str, tuple[Send, int, str, dict[str, list[str]], str]] = {
     "no credentials": (get("/basic"), 401, "Unauthorized\n", BASIC, "Reload this page, and enter your user name"),
     "wrong ones": (get("/basic", basic(password="x")), 401, "Unauthorized\n", BASIC, "The credentials are invalid."),
-    "form is possible": (get("/both"), 401, "Unauthorized\n", BASIC, '<a href="/">Sign in with the form</a>'),
+    "form is possible": (get("/both", FETCH), 401, "Unauthorized\n", BASIC, '<a href="/">Sign in with the form</a>'),
     "not authorized": (get("/mine", basic()), 403, "Forbidden\n", {}, "You are not authorized"),
     "cross-site": (
         log_in(more={"Sec-Fetch-Site": "cross-site"}),
@@ -260,9 +262,17 @@ class OwnFrontTests:
     def sign_in(self, api: InMemoryApi) -> dict[str, Any]:
         return {"Cookie": (send_form(api, ALICE).header("Set-Cookie") or "").partition(";")[0]}
 
-    @pytest.mark.parametrize("has_board", [True, False])
-    def test_home(self, make: Callable[..., InMemoryApi], *, has_board: bool) -> None:
-        api = make("[api]\nread = ['session']\n" if has_board else "")
+    @pytest.mark.parametrize(
+        ("settings", "has_board"),
+        [
+            ("", True),
+            ("[api]\nread = ['session']\n", True),
+            ("[api]\nread = ['basic']\n", False),
+            ("[board]\nenabled = false\n", False),
+        ],
+    )
+    def test_home(self, make: Callable[..., InMemoryApi], settings: str, *, has_board: bool) -> None:
+        api = make(settings)
         session = self.sign_in(api)
         plain, html = (ask(api, "GET", "/home", None, session | headers) for headers in ({}, BROWSER))
         assert plain.body == b"Success: alice\n"

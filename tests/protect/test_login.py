@@ -117,8 +117,8 @@ def check_text(answer: Response, status: int, body: str) -> None:
     check_page(answer)
 
 
-def check_redirected_to_form(answer: Response, *, expires: bool) -> None:
-    assert (answer.status, answer.header("Location")) == (302, "/")
+def check_redirected_to_form(answer: Response, *, expires: bool, back: str = "") -> None:
+    assert (answer.status, answer.header("Location")) == (302, f"/?next={back}" if back else "/")
     assert answer.header("Set-Cookie") == (EXPIRED if expires else None)
     check_page(answer)
 
@@ -1039,11 +1039,62 @@ class SessionPageTests:
         )
 
     def test_page_without_session_redirects_to_the_form(self, api: InMemoryApi) -> None:
-        for method in ("GET", "HEAD", "POST", "FOO"):
+        for method in ("GET", "HEAD"):
+            check_redirected_to_form(ask(api, method, "/club"), expires=False, back="/club")
+        for method in ("POST", "FOO"):
             check_redirected_to_form(ask(api, method, "/club"), expires=False)
-        check_redirected_to_form(ask(api, "GET", "/club", None, with_cookie("x")), expires=True)
-        check_redirected_to_form(ask(api, "GET", "/club/below"), expires=False)
-        check_redirected_to_form(ask(api, "GET", "/club", None, {"Authorization": "Basic Ym9iOnA6dw=="}), expires=False)
+        check_redirected_to_form(ask(api, "GET", "/club", None, with_cookie("x")), expires=True, back="/club")
+        check_redirected_to_form(ask(api, "GET", "/club/below?a=b"), expires=False, back="/club/below%3Fa%3Db")
+        basic = {"Authorization": "Basic Ym9iOnA6dw=="}
+        check_redirected_to_form(ask(api, "GET", "/club", None, basic), expires=False, back="/club")
+
+    def test_sign_in_leads_back_to_the_page(self, api: InMemoryApi) -> None:
+        """Also after a wrong password, whose form keeps the way back."""
+        browser = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+        form = ask(api, "GET", ask(api, "GET", "/both/x?a=b", None, browser).header("Location") or "", None, browser)
+        for fields, status in ((ALICE | {"password": "wrong"}, 401), (ALICE, 302)):
+            (back,) = [field["value"] for field in Page(form).all("input") if field.get("name") == "next"]
+            form = send_form(api, {**fields, "next": back}, browser)
+            assert form.status == status
+        assert form.header("Location") == "/both/x?a=b"
+
+    @each(
+        "headers",
+        [
+            {"Sec-Fetch-Mode": "navigate"},
+            {"Sec-Fetch-Mode": "navigate", "Accept": "*/*"},
+            {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"},
+            {"Accept": "text/html, application/xhtml+xml, */*"},
+            {"Accept": "text/html"},
+        ],
+    )
+    def test_browser_that_opens_a_page_is_redirected_beside_other_schemes(
+        self, api: InMemoryApi, headers: dict[str, Any]
+    ) -> None:
+        check_redirected_to_form(ask(api, "GET", "/both", None, headers), expires=False, back="/both")
+        check_redirected_to_form(ask(api, "POST", "/both", None, headers), expires=False)
+        wrong = headers | {"Authorization": "Basic Ym9iOng="}  # the browser has to forget it
+        assert ask(api, "GET", "/both", None, wrong).status == 401
+
+    @each(
+        "headers",
+        [
+            {},
+            {"Accept": "*/*"},
+            {"Accept": "text/html, image/gif, image/jpeg, *; q=.2, */*; q=.2"},
+            {"Accept": "text/html, */*;q=0.5"},
+            {"Accept": "application/atom+xml, application/xhtml+xml, text/html, */*;q=0.1"},
+            {"Accept": "text/html;q=2, application/xhtml+xml"},
+            {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8", "Sec-Fetch-Mode": "cors"},
+            {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8", "Sec-Fetch-Site": "same-origin"},
+            {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8", "Sec-Fetch-Mode": ["navigate", "navigate"]},
+        ],
+    )
+    def test_program_is_challenged_where_there_is_another_scheme(
+        self, api: InMemoryApi, headers: dict[str, Any]
+    ) -> None:
+        answer = ask(api, "GET", "/both", None, headers)
+        assert (answer.status, answer.header("WWW-Authenticate")) == (401, 'Basic realm="postd"')
 
     def test_user_outside_the_users_of_a_page_is_403(self, api: InMemoryApi) -> None:
         check_text(ask(api, "GET", "/club", None, with_cookie(sign_in(api))), 200, "Success: alice\n")

@@ -239,7 +239,7 @@ class RuleTests:
         program.root.putChild(b"sign-in", program.protection.pages())
         for schemes in (["basic"], ["basic", "session"]):
             program.mount("page", *schemes)
-            answer = program.get("/page", {"Accept": "text/html"})
+            answer = program.get("/page", {"Accept": "text/html, */*;q=0.5"})
             assert (answer.status, answer.header("Content-Type")) == (401, "text/html; charset=utf-8")
             assert b"Reload this page" in answer.body
             assert (b'<a href="/sign-in">' in answer.body) == ("session" in schemes)

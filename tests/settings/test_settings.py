@@ -23,6 +23,7 @@ from postd.settings.schema import (
     Admin,
     Api,
     BearerSettings,
+    Board,
     DigestSettings,
     Limits,
     Log,
@@ -55,7 +56,7 @@ ENDPOINTS = 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]'
 KEYS = (
     *("listen", "store", "users", "realm", "workers", "insecure", "trusted_proxies", "public_url", "hosts", "hsts"),
     "shutdown_grace",
-    *("api", "page", "session", "digest", "bearer", "throttle", "limits", "tls", "admin", "log"),
+    *("api", "board", "page", "session", "digest", "bearer", "throttle", "limits", "tls", "admin", "log"),
 )
 ALL_KEYS = ", ".join(KEYS)
 SCHEMES = '"digest", "bearer", "basic", "session"'
@@ -107,6 +108,7 @@ def test_defaults(folder: Path) -> None:
         hsts_s=MaxAge(""),
         shutdown_grace_s=Seconds(10),
         api=Api(read=rule("open"), write=rule("open"), cors_origins=()),
+        board=Board(enabled=True),
         pages=(
             Page(PagePath("/basic"), schemes("basic"), "", ()),
             Page(PagePath("/digest"), schemes("digest"), "", ()),
@@ -676,7 +678,7 @@ def test_sample_has_every_key_with_its_default(folder: Path) -> None:
     table = tomllib.loads(shown)
     assert set(table) == set(KEYS)
     assert set(table["bearer"][0]) == set(BearerSettings.__struct_encode_fields__)
-    for key in ("api", "session", "digest", "throttle", "limits", "tls", "log"):
+    for key in ("api", "board", "session", "digest", "throttle", "limits", "tls", "log"):
         struct = type(getattr(Settings(), key))
         assert set(table[key]) == set(struct.__struct_encode_fields__)
 

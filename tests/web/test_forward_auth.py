@@ -602,13 +602,19 @@ class SessionTests:
         assert answer.header("WWW-Authenticate") == CHALLENGE
         assert answer.header("Location") is None
 
-    def test_page_with_another_scheme_challenges_browsers_too(self, api: InMemoryApi) -> None:
-        answer = judge(api, forwarded(), {"Accept": BROWSER})
-        check_challenged(answer, "Digest", "Bearer", "Basic")
+    def test_page_with_other_schemes_redirects_browsers_and_challenges_programs(self, api: InMemoryApi) -> None:
+        for headers in ({"Accept": BROWSER}, {"Sec-Fetch-Mode": "navigate"}):
+            check_refused(judge(api, forwarded(), headers), 302)
+            check_challenged(judge(api, original(), headers), "Digest", "Bearer", "Basic")
+        for headers in ({"Accept": "text/html, */*;q=0.2"}, {"Accept": BROWSER, "Sec-Fetch-Mode": "cors"}):
+            check_challenged(judge(api, forwarded(), headers), "Digest", "Bearer", "Basic")
+            check_challenged(judge(api, forwarded(), headers, page="/gate/people"), "Cookie")
 
     @pytest.mark.parametrize("describe", [forwarded, original])
-    def test_browser_gets_the_401_as_a_page(self, api: InMemoryApi, describe: Callable[..., Fields]) -> None:
-        answers = [judge(api, describe(), {"Accept": accept}) for accept in ("*/*", BROWSER)]
+    def test_client_that_prefers_html_gets_the_401_as_a_page(
+        self, api: InMemoryApi, describe: Callable[..., Fields]
+    ) -> None:
+        answers = [judge(api, describe(), {"Accept": accept}) for accept in ("*/*", "text/html, */*;q=0.2")]
         for answer, kind in zip(answers, ("text/plain", "text/html"), strict=True):
             check_challenged(answer, "Digest", "Bearer", "Basic")
             assert answer.header("Content-Type") == f"{kind}; charset=utf-8"

@@ -77,8 +77,8 @@ class Bearer(Scheme, frozen=True):
         rules = deployment.rules_of(self.name)
         if rules and not self.issuers:
             yield f"no [[bearer]] is set: no token is accepted for {join_names(rules)}"
-        if self.issuers and not rules:
-            yield '[[bearer]] is set, but no rule has "bearer" among its schemes: tokens are accepted nowhere'
+        if self.issuers and not rules and not deployment.rules_of("open"):
+            yield '[[bearer]] is set, but no rule has "bearer" or "open" among its schemes: tokens are accepted nowhere'
         for issuer in self.issuers:
             if issuer.client_id and not issuer.introspection_endpoint:
                 yield f"client_id of {issuer.url} has no effect without introspection_endpoint"

@@ -82,6 +82,7 @@ class OwnReader(Struct):
     challenge: bytes
     find: Callable[[Request], Callable[[], str | None] | None]
     context: Context
+    field: bytes | None = None
     form: str | None = None
 
     def read(self, request: Request) -> OwnCredentials | None:
@@ -90,7 +91,7 @@ class OwnReader(Struct):
             return None
         return OwnCredentials(self.scheme, self.context.clients.address(request), self.context.throttle, found)
 
-    def redirect_to_sign_in(self, _request: Request) -> Response | None:
+    def redirect_to_sign_in(self, _request: Request, _back: bytes) -> Response | None:
         """Return None: there is no form."""
         return None
 

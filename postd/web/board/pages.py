@@ -33,6 +33,10 @@ _EDIT_LINK = Template('<a class="edit" href="/board/$id">Edit<span class="unseen
 _HOW = "Add the first post with curl:"
 _HOW_WRITABLE = "Write the first post in the form above, or add it with curl:"
 
+_NAME = Template('<p>Signed in as <strong dir="auto">$name</strong></p>\n')
+_SIGN_OUT = '<form method="POST" action="/logout"><input type="submit" class="quiet" value="Sign out"></form>\n'
+_SIGN_IN = Template('<p><a href="/?next=/board">$words</a></p>\n')
+
 _DONE = {
     "added": "The post was added.",
     "saved": "The post was saved.",
@@ -47,6 +51,24 @@ class Draft(Struct, frozen=True):
 
     text: str = ""
     why: str = ""
+
+
+class Reader(Struct, frozen=True):
+    """The reader of a page.
+
+    Args:
+        name: the name of the account, None without credentials.
+        may_write: whether the page has forms.
+        signs_out: whether the reader has a session, which a button ends.
+        signs_in: whether the reader can sign in by form.
+        signs_in_to_write: whether that lets the reader write.
+    """
+
+    name: str | None
+    may_write: bool
+    signs_out: bool = False
+    signs_in: bool = False
+    signs_in_to_write: bool = False
 
 
 class PostPage(Struct, frozen=True):
@@ -68,38 +90,38 @@ class PostPage(Struct, frozen=True):
 
 
 class BoardPages:
-    """Renders the pages of the board, with forms if it is `writable`."""
+    """Renders the pages of the board."""
 
-    def __init__(self, site_name: str, *, writable: bool) -> None:
+    def __init__(self, site_name: str) -> None:
         self._site_name = site_name
-        self._writable = writable
 
     def make_list(  # noqa: PLR0913 - a page has as many parts
-        self, listed: PostPage, *, user: str, curl: str, draft: Draft, key: str, done: str = ""
+        self, listed: PostPage, *, reader: Reader, curl: str, draft: Draft, key: str, done: str = ""
     ) -> bytes:
         """Render the list, newest post first.
 
-        `curl` is the command line that adds a post, shown where there are none. The form that adds a post has the text
-        `draft` and the idempotency key `key`. `done` is a key of `_DONE`; anything else shows no message.
+        It has forms if the reader may write. `curl` is the command line that adds a post, shown where there are none.
+        The form that adds a post has the text `draft` and the idempotency key `key`. `done` is a key of `_DONE`;
+        anything else shows no message.
         """
         message = _DONE.get(done, "")
         content = _BOARD.substitute(
-            user=escape(user),
+            who=_make_who(reader),
             done=f'<p id="done" class="done" role="status" tabindex="-1">{message}</p>\n' if message else "",
-            form=self._make_add_form(draft, key, has_message=bool(message)) if self._writable else "",
+            form=self._make_add_form(draft, key, has_message=bool(message)) if reader.may_write else "",
             revision=listed.revision,
             after=listed.after,
             before="" if listed.before is None else listed.before,
-            posts="".join(self._make_item(post_id, text) for post_id, text in reversed(listed.posts)),
+            posts="".join(_make_item(post_id, text, reader) for post_id, text in reversed(listed.posts)),
             posts_hidden=_hidden(not listed.posts),
             none_hidden=_hidden(bool(listed.posts)),
-            how=_HOW_WRITABLE if self._writable else _HOW,
+            how=_HOW_WRITABLE if reader.may_write else _HOW,
             curl=escape(curl),
             newer="/board" if listed.before is None else f"/board?after={listed.before - 1}",
             newer_hidden=_hidden(listed.before is None),
             older=f"/board?before={listed.after + 1}",
             older_hidden=_hidden(not listed.older),
-            item=self._make_item(0, ""),
+            item=_make_item(0, "", reader),
             script=_SCRIPT,
         )
         return self._fill("Board", content)
@@ -151,10 +173,6 @@ class BoardPages:
             form = "<p>You can add your text as a new post.</p>\n" + self._make_add_form(draft, key)
         return self._fill(f"Post {post_id} not found", _GONE.substitute(form=form, script=_SCRIPT))
 
-    def _make_item(self, post_id: int, text: str) -> str:
-        edit = _EDIT_LINK.substitute(id=post_id) if self._writable else ""
-        return _ITEM.substitute(id=post_id, after=post_id - 1, text=escape(text), edit=edit)
-
     def _make_add_form(self, draft: Draft, key: str, *, has_message: bool = False) -> str:
         return _ADD.substitute(
             field=_make_field("New post", draft, describing=["done"] if has_message else []), key=escape(key)
@@ -162,6 +180,21 @@ class BoardPages:
 
     def _fill(self, title: str, content: str) -> bytes:
         return fill_page(title, content, site_name=self._site_name, style=_BOARD_STYLE)
+
+
+def _make_who(reader: Reader) -> str:
+    if reader.name is not None:
+        content = _NAME.substitute(name=escape(reader.name)) + (_SIGN_OUT if reader.signs_out else "")
+    elif reader.signs_in:
+        content = _SIGN_IN.substitute(words="Sign in to post" if reader.signs_in_to_write else "Sign in")
+    else:
+        return ""
+    return f'<div class="who">\n{content}</div>\n'
+
+
+def _make_item(post_id: int, text: str, reader: Reader) -> str:
+    edit = _EDIT_LINK.substitute(id=post_id) if reader.may_write else ""
+    return _ITEM.substitute(id=post_id, after=post_id - 1, text=escape(text), edit=edit)
 
 
 def _make_save_form(  # noqa: PLR0913 - all but three have their defaults

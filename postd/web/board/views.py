@@ -1,4 +1,4 @@
-"""The board: HTML pages with the posts, for signed-in users (reference: Sessions).
+"""The board: HTML pages with the posts (reference: Board).
 
 It uses the store directly, with the checks of the API, and works without a script; `board.js` shows changes live.
 A write is answered with 303, so that reloading a page repeats nothing.
@@ -10,7 +10,6 @@ from hashlib import blake2b, sha256
 from http import HTTPStatus
 from shlex import quote
 
-from postd.auth.identity import Identity
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
 from postd.fair_queue import FairTurns
 from postd.http.errors import Problem
@@ -21,7 +20,7 @@ from postd.http.urlencoded import decode_form, decode_number, decode_query
 from postd.model import POST_ID_MAX, Post, check_text
 from postd.protect.schemes.interface import SAMPLE_USER, SchemeDescription
 from postd.store.interface import IdempotencyKey, PostStore
-from postd.web.board.pages import BOARD_POLICY, BoardPages, Draft, PostPage
+from postd.web.board.pages import BOARD_POLICY, BoardPages, Draft, PostPage, Reader
 from postd.web.idempotency import KEPT_S
 from postd.web.posts import PostIdConverter
 from postd.web.routing import Application
@@ -30,7 +29,7 @@ from postd.web.samples import ORIGIN, SampleRequest, make_curl
 PAGE_POSTS = 100
 """Limit on the posts of a page."""
 
-_HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": BOARD_POLICY, b"Vary": b"Cookie"}
+_HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": BOARD_POLICY, b"Vary": b"Authorization, Cookie"}
 _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
 _SAMPLE = SampleRequest("POST", "/post", body={"post": "Hello, world"})
@@ -39,8 +38,10 @@ _SAMPLE = SampleRequest("POST", "/post", body={"post": "Hello, world"})
 class Board:
     """The pages `/board`, with the list, and `/board/<id>`, to change or delete one post.
 
-    The guard in front of them checks the session and refuses cross-site writes. `scheme` is one that the API takes for
-    writing, None if it is open to everyone. `now` is the clock of the dates in the store.
+    The guards in front of them have the rules of the API, and refuse cross-site writes; a request that may be without
+    credentials has no identity then. `scheme` is one that the API takes for writing, None if it is open to everyone.
+    `now` is the clock of the dates in the store. `writers` are the schemes of the rule for writing, or "open"; a client
+    without one of these sees the posts only. With `sign_in` there are accounts that can sign in by form.
     """
 
     app = Application()
@@ -55,15 +56,17 @@ class Board:
         *,
         now: Callable[[], float],
         site_name: str,
-        writable: bool,
+        writers: frozenset[str],
+        sign_in: bool,
     ) -> None:
         self._store = store
         self._now = now
         self._clients = clients
         self._work = work
         self._credentials = "" if scheme is None else scheme.curl
-        self._writable = writable
-        self._pages = BoardPages(site_name, writable=writable)
+        self._writers = writers
+        self._sign_in = sign_in
+        self._pages = BoardPages(site_name)
 
     @app.route("/board", methods=["GET"])
     async def show_posts(self, request: Request) -> Response:
@@ -77,7 +80,6 @@ class Board:
 
     @app.route("/board", methods=["POST"])
     async def add_post(self, request: Request) -> Response:
-        self._require_writable()
         fields = decode_form(request)
         text = _decode_text(fields)
         try:
@@ -85,13 +87,14 @@ class Board:
         except InvalidTextError as error:
             status = HTTPStatus.UNPROCESSABLE_ENTITY
             return await self._make_list_page(request, status=status, draft=Draft(text, error.why))
-        key = _decode_key(_identity(request).account, fields, text, self._now())
+        key = _decode_key("" if request.identity is None else request.identity.account, fields, text, self._now())
         await self._store.add_post(text, idempotency_key=key)
         return _see_other("/board?done=added#post")
 
     @app.route("/board/<post_id:post_id>", methods=["GET"])
-    async def show_post(self, _request: Request, post_id: int) -> Response:
-        self._require_writable()
+    async def show_post(self, request: Request, post_id: int) -> Response:
+        if not self._find_reader(request).may_write:
+            raise Problem(403, "You are not authorized to change posts.")
         revision = (await self._store.version()).revision
         try:
             post = await self._store.get_post(post_id)
@@ -101,7 +104,6 @@ class Board:
 
     @app.route("/board/<post_id:post_id>", methods=["POST"])
     async def save_post(self, request: Request, post_id: int) -> Response:
-        self._require_writable()
         fields = decode_form(request)
         text, was = _decode_text(fields), _decode_field(fields, "was")
         revision = (await self._store.version()).revision
@@ -122,7 +124,6 @@ class Board:
 
     @app.route("/board/<post_id:post_id>/delete", methods=["POST"])
     async def delete_post(self, request: Request, post_id: int) -> Response:
-        self._require_writable()
         was = _decode_field(decode_form(request), "was")
         done = "deleted"
         try:
@@ -135,9 +136,17 @@ class Board:
             done = "gone"
         return _see_other(await self._find_list(post_id, f"done={done}#done"))
 
-    def _require_writable(self) -> None:
-        if not self._writable:
-            raise Problem(403, "The settings do not allow writing with a session.")
+    def _find_reader(self, request: Request) -> Reader:
+        identity = request.identity
+        scheme = "" if identity is None else "bearer" if identity.issuer else identity.scheme
+        may_write = not self._writers.isdisjoint({"open", scheme})
+        return Reader(
+            None if identity is None else identity.name,
+            may_write,
+            signs_out=scheme == "session",
+            signs_in=self._sign_in and identity is None,
+            signs_in_to_write=not may_write and "session" in self._writers,
+        )
 
     async def _make_list_page(  # noqa: PLR0913 - a page has as many parts
         self,
@@ -156,10 +165,10 @@ class Board:
         """
         async with self._work.turn(request.client_network):
             listed = await self._read_list(after, before)
-        user = _identity(request).name
-        credentials = self._credentials.replace(SAMPLE_USER, quote(user))
+        reader = self._find_reader(request)
+        credentials = self._credentials.replace(SAMPLE_USER, quote(reader.name or SAMPLE_USER))
         curl = make_curl(_SAMPLE, credentials, origin=self._clients.origin(request) or ORIGIN)
-        made = self._pages.make_list(listed, user=user, curl=curl, draft=draft, key=_new_key(), done=done)
+        made = self._pages.make_list(listed, reader=reader, curl=curl, draft=draft, key=_new_key(), done=done)
         return _make_html(status, made)
 
     async def _read_list(self, after: int | None, before: int | None) -> PostPage:
@@ -232,12 +241,6 @@ async def list_before(store: PostStore, before: int, *, limit: int) -> list[tupl
         else:
             too_late = after
             step *= 2
-
-
-def _identity(request: Request) -> Identity:
-    identity: Identity | None = request.identity
-    assert identity is not None  # the board is behind a guard
-    return identity
 
 
 def _make_html(status: HTTPStatus, page: bytes) -> Response:

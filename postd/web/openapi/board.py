@@ -9,11 +9,13 @@ from postd.protect.schemes.interface import CROSS_SITE
 from postd.web.board.views import tag_text
 from postd.web.openapi.components import FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
 
-_READ_ONLY = "The settings do not allow writing with a session."
+_READ_ONLY = "The reader may not write."
 _GONE = "There is no such post; an HTML page."
 _NO_ID = "The number is out of range."
 _OTHER = "The post has changed since; a page with both texts."
-_SIGN_IN = Reply("Not signed in: redirects to `/`.", text("/\n"), ("Location",), ("Set-Cookie",))
+_SIGN_IN = Reply(
+    "Where a session is required and there is none: redirects to `/`.", text("/\n"), ("Location",), ("Set-Cookie",)
+)
 _DONE = ("Location",)
 _WAS = tag_text("Hello, world")
 
@@ -44,7 +46,7 @@ class Deleting(Struct, frozen=True):
 _PAGE = html("<!DOCTYPE html> ...")
 _FORM_ERRORS = {
     400: "The form is not percent-encoded UTF-8, or a field is missing or repeated.",
-    403: f"{_READ_ONLY} Or: {CROSS_SITE}",
+    403: CROSS_SITE,
     413: "The form is too large.",
     415: f"The `Content-Type` is not `{FORM_TYPE}`.",
     503: UNAVAILABLE,
@@ -58,7 +60,7 @@ OPERATIONS = {
         "A page with the newest posts, or with the posts before or after a number, and a form to add a post.",
         {200: Reply("The page.", _PAGE), 302: _SIGN_IN},
         {400: "`after` or `before` is out of range, or both are given.", 503: UNAVAILABLE},
-        "session",
+        "read",
         ("after-on-board", "before"),
     ),
     "POST /board": Operation(
@@ -71,7 +73,7 @@ OPERATIONS = {
             422: Reply("The text is not allowed as a post; the page says why.", _PAGE),
         },
         _FORM_ERRORS,
-        "session",
+        "write",
         body=Body(Adding, {"post": "Hello, world"}, FORM_TYPE),
     ),
     "GET /board/{id}": Operation(
@@ -80,7 +82,7 @@ OPERATIONS = {
         "A page with two forms.",
         {200: Reply("The page.", _PAGE), 302: _SIGN_IN, 404: Reply(_GONE, _PAGE)},
         {403: _READ_ONLY, 404: _NO_ID, 503: UNAVAILABLE},
-        "session",
+        "read",
         ("id",),
     ),
     "POST /board/{id}": Operation(
@@ -95,7 +97,7 @@ OPERATIONS = {
             422: Reply("The text is not allowed as a post; the page says why.", _PAGE),
         },
         {**_FORM_ERRORS, 404: _NO_ID},
-        "session",
+        "write",
         ("id",),
         Body(Saving, {"post": "Hello, world", "was": _WAS}, FORM_TYPE),
     ),
@@ -109,7 +111,7 @@ OPERATIONS = {
             409: Reply(_OTHER, _PAGE),
         },
         {**_FORM_ERRORS, 404: _NO_ID},
-        "session",
+        "write",
         ("id",),
         Body(Deleting, {"was": _WAS}, FORM_TYPE),
     ),

@@ -36,13 +36,14 @@ class Docs:
         *,
         read: Collection[str],
         write: Collection[str],
+        judged: Collection[str],
         clients: PeerResolver,
         site_name: str,
         work: FairTurns,
     ) -> None:
         self._applications = *applications, self.app
         self._schemes = schemes
-        self._read, self._write = read, write
+        self._rules = {"read": read, "write": write, "judged": judged}
         self._clients = clients
         self._site_name = site_name
         self._work = work
@@ -61,7 +62,7 @@ class Docs:
     @cached_property
     def _document(self) -> Document:
         routes = {route for application in self._applications for route in find_routes(application)}
-        return make_document(routes, self._schemes, read=self._read, write=self._write)
+        return make_document(routes, self._schemes, **self._rules)
 
     @cached_property
     def _text(self) -> NegotiatedText:

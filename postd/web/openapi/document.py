@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from klein import Klein
+from msgspec import Struct
 
 from postd.http.responses import phrase
 from postd.protect.schemes.interface import SchemeDescription
@@ -33,7 +34,7 @@ SECTIONS = (
     ("Posts", "Short texts, each with a number.", posts.OPERATIONS),
     ("Changes", "The changes of the posts, as a stream.", posts.CHANGES),
     ("Session", "Sign in by form, which exchanges a password for a session cookie, and sign out.", login.OPERATIONS),
-    ("Board", "Pages with the posts, for signed-in users.", board.OPERATIONS),
+    ("Board", "Pages with the posts.", board.OPERATIONS),
     ("Metadata", "Descriptions of this service.", metadata.OPERATIONS),
 )
 """The tags with their descriptions, and the operations of each by method and path: "GET /post/{id}"."""
@@ -65,18 +66,37 @@ Schemes = Mapping[str, SchemeDescription]
 """The descriptions of authentication schemes by name, in the order of their challenges."""
 
 
+class _Access(Struct, frozen=True):
+    """The schemes that give access to an operation; their credentials may be optional."""
+
+    schemes: Schemes
+    is_optional: bool = False
+
+
 def make_document(
-    routes: Iterable[Route], described_schemes: Schemes, *, read: Collection[str], write: Collection[str]
+    routes: Iterable[Route],
+    described_schemes: Schemes,
+    *,
+    read: Collection[str],
+    write: Collection[str],
+    judged: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return the document of the routes that are served, and `/home`.
 
-    The schemes `read` and `write` may read and write posts; "open" is access without credentials.
+    The schemes `read` and `write` may read and write posts; "open" is access without credentials, where credentials of
+    the schemes `judged` are optional.
     """
-    schemes: dict[Rule, Schemes] = {
-        "open": {},
-        "read": _select(described_schemes, read),
-        "write": _select(described_schemes, write),
-        "session": _select(described_schemes, ["session"]),
+
+    def require(names: Collection[str]) -> _Access:
+        is_open = "open" in names
+        allowed = judged if is_open else names
+        return _Access({name: one for name, one in described_schemes.items() if name in allowed}, is_optional=is_open)
+
+    access: dict[Rule, _Access] = {
+        "open": _Access({}),
+        "read": require(read),
+        "write": require(write),
+        "session": require(["session"]),
     }
     # /home is a protected page (`postd.web.routes`), not a route of a Klein application.
     served = {*routes, ("GET", "/home")}
@@ -95,7 +115,7 @@ def make_document(
         paths.setdefault(path, {})[method.lower()] = {
             "operationId": operation.id,
             "tags": [tag],
-            **_describe(method, path, operation, schemes, schemas),
+            **_describe(method, path, operation, access, schemas),
         }
     return {
         "openapi": "3.1.0",
@@ -126,7 +146,7 @@ def make_document(
             "securitySchemes": {
                 name: dict(scheme.security)
                 for name, scheme in described_schemes.items()
-                if any(name in schemes[operation.rule] for operation in described)
+                if any(name in access[operation.rule].schemes for operation in described)
             },
         },
     }
@@ -137,10 +157,6 @@ def find_routes(application: Klein) -> Iterator[Route]:
     for rule in application.url_map.iter_rules():
         for method in sorted((rule.methods or set()) - {"HEAD"}):
             yield method, VARIABLE.sub(r"{\1}", rule.rule)
-
-
-def _select(schemes: Schemes, names: Collection[str]) -> Schemes:
-    return {} if "open" in names else {name: scheme for name, scheme in schemes.items() if name in names}
 
 
 class _Schemas:
@@ -190,15 +206,16 @@ class _Schemas:
 
 
 def _describe(
-    method: str, path: str, operation: Operation, by_rule: Mapping[Rule, Schemes], schemas: _Schemas
+    method: str, path: str, operation: Operation, by_rule: Mapping[Rule, _Access], schemas: _Schemas
 ) -> dict[str, Any]:
     """Return the description of an operation; `by_rule` has the schemes that may use it."""
-    schemes = by_rule[operation.rule]
+    schemes, is_optional = by_rule[operation.rule].schemes, by_rule[operation.rule].is_optional
     api = is_api(path.encode())
     kind = "Problem" if api else "Text"
     responses: dict[int, Any] = {status: {"$ref": f"#/components/responses/{kind}{status}"} for status in ERRORS}
     errors = dict(operation.errors)
-    for status, why in _guard_errors(schemes, operation.rule) if api else ():
+    # Where a session is the only way in, pages redirect to the form.
+    for status, why in _guard_errors(schemes, operation.rule) if api or [*schemes] != ["session"] else ():
         errors[status] = f"{errors[status]} Or {why[0].lower()}{why[1:]}" if status in errors else why
     responses |= {status: schemas.error(status, why, api=api) for status, why in errors.items()}
     for status, reply in operation.replies.items():
@@ -217,13 +234,13 @@ def _describe(
             described["description"] += f" Or: {errors[status]}"
             described["content"] |= responses[status]["content"]
         responses[status] = described
-    given = by_rule["session"] if operation.sends_session else schemes
+    given = by_rule["session"].schemes if operation.sends_session else {} if is_optional else schemes
     references = [{"$ref": f"#/components/parameters/{name}"} for name in operation.parameters]
     body = operation.body
     return {
         "summary": operation.summary,
         "description": operation.description,
-        "security": [{scheme: []} for scheme in schemes],
+        "security": [*([{}] if is_optional and schemes else []), *({scheme: []} for scheme in schemes)],
         **({"parameters": references} if references else {}),
         **({} if body is None else {"requestBody": {"required": True, "content": schemas.content(body)}}),
         "responses": {str(status): responses[status] for status in sorted(responses)},

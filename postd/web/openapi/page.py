@@ -206,7 +206,8 @@ def _authentication(security: Sequence[Node], scheme_titles: Mapping[str, str]) 
     if not names:
         return "<p>None.</p>"
     links = [f'<a href="#scheme-{escape(name)}">{escape(scheme_titles[name])}</a>' for name in names]
-    return f"<p>{' or '.join([', '.join(links[:-1]), links[-1]] if len(links) > 1 else links)}.</p>"
+    need = "Optional: " if {} in security else ""
+    return f"<p>{need}{' or '.join([', '.join(links[:-1]), links[-1]] if len(links) > 1 else links)}.</p>"
 
 
 def _parameter(document: Document, parameter: Node) -> tuple[str, str]:

@@ -4,6 +4,7 @@ import hashlib
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.protect.test_login import check_page, check_text
 from tests.web.wire import FORM, ask, user_line
 
 RULES = '[api]\nread = ["session"]\nwrite = ["session"]\n'
+NAVIGATION = {"Sec-Fetch-Mode": "navigate"}
 READ_ONLY = '[api]\nread = ["session"]\nwrite = ["basic"]\n'
 ODD_TEXTS = [
     *("<script>alert(1)</script>", "</textarea><b>", '"><img src=x onerror=x>', "&lt;&amp;&#39;", "$user ${text} $$"),
@@ -188,13 +190,12 @@ class RuleTests:
 
     PATHS = ("/board", "/board/1", "/board/1/delete", "/board/x")
 
-    def test_board_is_404_unless_the_read_rule_has_session(self, make_api: MakeApi) -> None:
-        for rules in ("", '[api]\nread = ["basic"]\nwrite = ["session"]\n', '[api]\nwrite = ["session"]\n'):
-            browser = Browser(make_api(rules))
-            for path in self.PATHS:
-                check_text(browser.get(path), 404, "Not Found\n")
-                check_text(browser.send(path, {"post": "x"}), 404, "Not Found\n")
-            assert browser.get("/home").header("Link") is None
+    def test_disabled_board_is_404(self, make_api: MakeApi) -> None:
+        browser = Browser(make_api(f"{RULES}[board]\nenabled = false\n"))
+        for path in self.PATHS:
+            check_text(browser.get(path), 404, "Not Found\n")
+            check_text(browser.send(path, {"post": "x"}), 404, "Not Found\n")
+        assert browser.get("/home").header("Link") is None
 
     def test_home_links_to_the_board(self, api: InMemoryApi) -> None:
         answer = Browser(api).get("/home")
@@ -207,20 +208,72 @@ class RuleTests:
             for path in self.PATHS:
                 for cookie in ({}, {"Cookie": "session=" + "A" * 43}):
                     answer = ask(api, method, path, b"post=x", {"Content-Type": FORM} | cookie)
-                    assert (answer.status, answer.header("Location")) == (302, "/")
+                    back = f"?next={path}" if method in {"GET", "HEAD"} else ""
+                    assert (answer.status, answer.header("Location")) == (302, f"/{back}")
                     check_page(answer)
         assert posts_of(api) == []
 
-    def test_basic_credentials_are_not_accepted(self, make_api: MakeApi) -> None:
-        api = make_api('[api]\nread = ["session", "basic"]\nwrite = ["session", "basic"]\n')
+    @each("rules", ['"session", "basic"', '"open"', '"basic"'])
+    def test_header_schemes_are_those_of_the_api(self, make_api: MakeApi, rules: str) -> None:
+        api = make_api(f"[api]\nread = [{rules}]\nwrite = [{rules}]\n")
         basic = {"Authorization": "Basic " + b64encode(b"alice:x").decode()}
-        assert ask(api, "GET", "/post", None, basic).status == 200
-        assert ask(api, "GET", "/board", None, basic).status == 302
+        answer = ask(api, "GET", "/board", None, basic)
+        assert answer.status == 200
+        page = Page(answer)
+        assert 'Signed in as <strong dir="auto">alice</strong>' in page.html
+        assert set(page.forms) == {"/board"}  # there is no session to sign out of
+        sent = ask(api, "POST", "/board", urlencode({"post": "hello"}).encode(), basic | {"Content-Type": FORM})
+        assert sent.status == 303
+        assert posts_of(api) == [(1, "hello")]
+        wrong = {"Authorization": "Basic " + b64encode(b"alice:y").decode(), **NAVIGATION}
+        refused = ask(api, "GET", "/board", None, wrong)
+        assert (refused.status, refused.headers["www-authenticate"][-1]) == (401, 'Basic realm="postd"')
 
-    def test_session_is_required_even_with_an_open_rule(self, make_api: MakeApi) -> None:
-        api = make_api('[api]\nread = ["open", "session"]\nwrite = ["open", "session"]\n')
-        assert ask(api, "GET", "/board").status == 302
-        assert Browser(api).get().status == 200
+    def test_program_is_challenged_and_browser_is_redirected_beside_other_schemes(self, make_api: MakeApi) -> None:
+        api = make_api('[api]\nread = ["session", "basic"]\nwrite = ["session", "basic"]\n')
+        assert ask(api, "GET", "/board").header("WWW-Authenticate") == 'Basic realm="postd"'
+        assert ask(api, "GET", "/board?before=7", None, NAVIGATION).header("Location") == "/?next=/board%3Fbefore%3D7"
+
+    def test_open_board_needs_no_sign_in(self, make_api: MakeApi) -> None:
+        api = make_api("")
+        fields = urlencode({"post": "hello", "key": "k"}).encode()
+        assert ask(api, "POST", "/board", fields, {"Content-Type": FORM, "Sec-Fetch-Site": "same-origin"}).status == 303
+        page = Page(ask(api, "GET", "/board", None, {"Cookie": "session=" + "A" * 43}))  # one that has ended
+        assert page.posts == [(1, "hello")]
+        assert set(page.forms) == {"/board"}
+        assert '<a href="/?next=/board">Sign in</a>' in page.html
+        signed_in = Browser(api).page()
+        assert set(signed_in.forms) == {"/board", "/logout"}
+        was = Page(ask(api, "GET", "/board/1")).forms["/board/1"]["was"]
+        saved = ask(api, "POST", "/board/1", urlencode({"post": "bye", "was": was}).encode(), {"Content-Type": FORM})
+        assert saved.status == 303
+        assert posts_of(api) == [(1, "bye")]
+
+    @pytest.mark.parametrize(
+        ("write", "link"),
+        [
+            ('"session"', '<a href="/?next=/board">Sign in to post</a>'),
+            ('"session", "basic"', '<a href="/?next=/board">Sign in to post</a>'),
+            ('"basic"', '<a href="/?next=/board">Sign in</a>'),
+        ],
+    )
+    def test_reader_who_may_not_write_sees_the_posts(self, make_api: MakeApi, write: str, link: str) -> None:
+        api = make_api(f"[api]\nwrite = [{write}]\n")
+        api.add("hello")
+        page = Page(ask(api, "GET", "/board"))
+        assert page.posts == [(1, "hello")]
+        assert page.forms == {}
+        assert link in page.html
+        assert 'href="/board/1"' not in page.html
+        for path in ("/board", "/board/1", "/board/1/delete"):
+            answer = ask(api, "POST", path, b"post=x&was=x", {"Content-Type": FORM})
+            assert answer.status == (302 if write == '"session"' else 401)
+        assert posts_of(api) == [(1, "hello")]
+
+    def test_no_sign_in_is_offered_without_accounts(self) -> None:
+        with closing(InMemoryApi(None, '[api]\nwrite = ["session"]\n')) as api:
+            page = Page(ask(api, "GET", "/board"))
+            assert (page.forms, "/?next=" in page.html) == ({}, False)
 
     def test_board_without_write_access_has_no_forms_and_refuses_writes(self, make_api: MakeApi) -> None:
         api = make_api(READ_ONLY)
@@ -233,7 +286,7 @@ class RuleTests:
         check_text(browser.get("/board/1"), 403, "Forbidden\n")
         fields = {"post": "x", "was": "", "key": "k"}
         for path in ("/board", "/board/1", "/board/1/delete"):
-            check_text(browser.send(path, fields), 403, "Forbidden\n")
+            check_text(browser.send(path, fields), 401, "Unauthorized\n")  # a session is no credentials of this rule
         assert posts_of(api) == [(1, "hello")]
 
     @pytest.mark.parametrize(
@@ -245,12 +298,17 @@ class RuleTests:
             {"Origin": "null"},
         ],
     )
-    def test_cross_site_write_is_refused(self, api: InMemoryApi, headers: dict[str, Any]) -> None:
+    @pytest.mark.parametrize("rules", [RULES, ""])
+    def test_cross_site_write_is_refused(self, make_api: MakeApi, rules: str, headers: dict[str, Any]) -> None:
+        api = make_api(rules)
         api.add("hello")
         browser = Browser(api)
         was = browser.page("/board/1").forms["/board/1"]["was"]
         for path in ("/board", "/board/1", "/board/1/delete"):
-            check_text(browser.send(path, {"post": "x", "was": was}, **headers), 403, "Forbidden\n")
+            fields = {"post": "x", "was": was}
+            check_text(browser.send(path, fields, **headers), 403, "Forbidden\n")
+            sent = {"Content-Type": FORM, **headers}
+            check_text(ask(api, "POST", path, urlencode(fields).encode(), sent), 403, "Forbidden\n")
         assert posts_of(api) == [(1, "hello")]
         assert browser.get(**headers).status == 200  # cross-site links are allowed
 
@@ -328,7 +386,7 @@ class PageTests:
             ("session", "Write the first post in the form above, or add it", "-b cookies.txt -H"),
             ("session, digest", "Write the first post in the form above, or add it", "--digest -u '<b>ob' -H"),
             ("basic", "Add the first post", "-u '<b>ob' -H"),
-            ("open", "Add the first post", "-H"),
+            ("open", "Write the first post in the form above, or add it", "-H"),
         ],
     )
     def test_empty_board_says_how_to_add_a_post(self, make_api: MakeApi, write: str, how: str, curl: str) -> None:
