@@ -70,6 +70,10 @@ class PostChangedError(_PostIdError):
     """The post no longer has the text that the caller expected."""
 
 
+class NotAuthorError(_PostIdError):
+    """The post has another author than the caller expected, or none."""
+
+
 class KeyReusedError(PostdError):
     """The idempotency key was already used for a different request."""
 

@@ -40,6 +40,25 @@ class Post(Struct, frozen=True):
     post: PostText
 
 
+class PostDetails(Struct, frozen=True, array_like=True):
+    """A post, with its times and its author.
+
+    Args:
+        id: the id.
+        post: the text.
+        created: when it was added, in milliseconds since the epoch; None if that is unknown, as for posts of stores
+            that kept no times.
+        updated: when its text last changed, or it was added; likewise. Not earlier than `created`.
+        author: the account that added it; None if that is unknown, or there was none.
+    """
+
+    id: int
+    post: str
+    created: int | None = None
+    updated: int | None = None
+    author: str | None = None
+
+
 class ChangeKind(StrEnum):
     """The kind of a change to a post."""
 
@@ -49,7 +68,7 @@ class ChangeKind(StrEnum):
 
 
 class Change(Struct, frozen=True):
-    """A change to a post, with the post's text after it.
+    """A change to a post, with the post's text and details after it (`PostDetails`).
 
     `revision` is the number of the change; `post` is None if the post was deleted.
     """
@@ -58,6 +77,9 @@ class Change(Struct, frozen=True):
     kind: ChangeKind
     id: int
     post: str | None
+    created: int | None = None
+    updated: int | None = None
+    author: str | None = None
 
 
 class Version(Struct, frozen=True):
@@ -69,6 +91,18 @@ class Version(Struct, frozen=True):
 
     revision: int
     tag: str
+
+
+class PostCollection(Struct, frozen=True):
+    """The collection of posts as a whole: what stays the same when it is copied or restored.
+
+    Args:
+        id: 16 random bytes in hexadecimal digits.
+        began: when its times began to be kept, in milliseconds since the epoch.
+    """
+
+    id: str
+    began: int
 
 
 def check_text(text: str) -> str:

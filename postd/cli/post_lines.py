@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
@@ -10,24 +11,33 @@ import orjson
 
 from postd.cli.run_async import wait_ready
 from postd.errors import InvalidTextError
-from postd.model import POST_ID_MAX, check_text
+from postd.model import POST_ID_MAX, PostDetails, check_text
 from postd.protocol.nesting import is_too_deep
+from postd.protocol.timestamp import format_timestamp, parse_timestamp
 
 LINE_MAX_BYTES = 64 * 1024
 """The longest line: forty times the size of a post with all characters escaped."""
 
 _CHUNK_BYTES = 64 * 1024
+_LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 
-def encode_posts(posts: Iterable[tuple[int, str]]) -> bytes:
-    """Return posts as JSON lines."""
-    return b"".join(
-        orjson.dumps({"id": post_id, "post": text}, option=orjson.OPT_APPEND_NEWLINE) for post_id, text in posts
-    )
+def encode_posts(posts: Iterable[PostDetails]) -> bytes:
+    """Return posts as JSON lines; details that are unknown are left out."""
+    return b"".join(orjson.dumps(_members_of(post), option=orjson.OPT_APPEND_NEWLINE) for post in posts)
 
 
-def decode_post(line: bytes) -> tuple[int, str]:
-    """Return the id and the text of a post. Further members are ignored, as in the API.
+def _members_of(post: PostDetails) -> dict[str, object]:
+    details = {
+        "created": None if post.created is None else format_timestamp(post.created),
+        "updated": None if post.updated is None else format_timestamp(post.updated),
+        "author": post.author,
+    }
+    return {"id": post.id, "post": post.post, **{name: value for name, value in details.items() if value is not None}}
+
+
+def decode_post(line: bytes) -> PostDetails:
+    """Return the post of a JSON line; details that it does not have are unknown, other members are ignored.
 
     Raises:
         ValueError: the line is not a post; `str()` of it is the reason.
@@ -52,9 +62,40 @@ def decode_post(line: bytes) -> tuple[int, str]:
     if not isinstance(text, str):
         raise ValueError("its post is not a string")  # noqa: TRY004 - the caller catches ValueError
     try:
-        return post_id, check_text(text)
+        text = check_text(text)
     except InvalidTextError as error:
         raise ValueError(error.why) from None
+    created, updated = (_decode_time(members, name) for name in ("created", "updated"))
+    if created is not None and updated is not None and updated < created:
+        raise ValueError("it was updated before it was created")
+    return PostDetails(post_id, text, created, updated, _decode_author(members))
+
+
+def _decode_time(members: "_Members", name: str) -> int | None:
+    text = _optional_member(members, name)
+    if text is None:
+        return None
+    try:
+        return parse_timestamp(text)
+    except ValueError as error:
+        raise ValueError(f'its "{name}" is {error}') from None
+
+
+def _decode_author(members: "_Members") -> str | None:
+    author = _optional_member(members, "author")
+    if author is not None and (not author or _LONE_SURROGATE.search(author)):
+        raise ValueError('its "author" is not the name of an account')
+    return author
+
+
+def _optional_member(members: "_Members", name: str) -> str | None:
+    """Return a text that may be absent or null."""
+    if all(named != name for named, _ in members):
+        return None
+    value = _only_member(members, name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f'its "{name}" is not a string')
+    return value
 
 
 class _Members(list[tuple[str, object]]):

@@ -65,7 +65,7 @@ def _export(store: Store, descriptor: int, *, shown: bool = True) -> int:
             async for posts in store.read_posts(batch_size=_BATCH_POSTS):
                 await write_all(descriptor, encode_posts(posts))
                 exported += len(posts)
-                advance_to(posts[-1][0])
+                advance_to(posts[-1].id)
         return exported
 
     return use_stores([store], work)
@@ -119,7 +119,7 @@ async def _import_lines(pending: Import, source: BinaryIO, name: str) -> int:
                 try:
                     await pending.add(posts[start : start + _BATCH_POSTS])
                 except PostExistsError as error:
-                    again = max(n for n, (post_id, _) in zip(numbers, posts, strict=True) if post_id == error.post_id)
+                    again = max(n for n, post in zip(numbers, posts, strict=True) if post.id == error.post_id)
                     why = f"{name}: line {again}: id {error.post_id} is on an earlier line already"
                     raise _not_imported(why) from None
             given += len(posts)
@@ -228,14 +228,15 @@ async def _copy_posts(source: Store, target: Store, *, unchanged_since: Version 
         with _progress("reading", await source.last_id()) as advance_to:
             async for posts in source.read_posts(batch_size=_BATCH_POSTS):
                 await pending.add(posts)
-                advance_to(posts[-1][0])
+                advance_to(posts[-1].id)
         # Read after the posts, so that neither is older than the posts.
-        last_id, version = await source.last_id(), await source.version()
+        last_id, version, collection = await source.last_id(), await source.version(), await source.collection()
         if unchanged_since is not None:
             await _check_unchanged(
                 source, unchanged_since, "nothing was copied; stop the source's servers and copy again"
             )
-        return await pending.commit(into_empty=True, last_id=last_id, revision=version.revision + _REVISION_GAP)
+        revision = version.revision + _REVISION_GAP
+        return await pending.commit(into_empty=True, last_id=last_id, revision=revision, collection=collection)
 
 
 @asynccontextmanager

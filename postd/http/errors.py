@@ -21,6 +21,7 @@ from postd.errors import (
     KeyReusedError,
     LoginsBusyError,
     NoSuchPostError,
+    NotAuthorError,
     PostChangedError,
     ServerBusyError,
     StoreBusyError,
@@ -73,6 +74,8 @@ def to_problem(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, 
             return error
         case NoSuchPostError(post_id=post_id):
             return Problem(404, f"There is no post {post_id}.")
+        case NotAuthorError(post_id=post_id):
+            return Problem(403, f"Post {post_id} may be changed only by its author and by moderators.")
         case PostChangedError():
             return precondition_failed()
         case KeyReusedError():

@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from postd.errors import ChangesGoneError
-from postd.model import Change, Version
-from postd.store.interface import Lifecycle, OperationObserver, Page
+from postd.model import Change, PostDetails, Version
+from postd.store.interface import Lifecycle, OperationObserver, Page, RowT
 
 DatabaseT = TypeVar("DatabaseT", bound=Lifecycle)
 
@@ -28,16 +28,29 @@ class StorePart(Generic[DatabaseT]):
 
 
 async def read_by_pages(
-    list_posts: Callable[..., Awaitable[Page]], *, batch_size: int
-) -> AsyncIterator[Sequence[tuple[int, str]]]:
+    list_details: Callable[..., Awaitable[Page[PostDetails]]], *, batch_size: int
+) -> AsyncIterator[Sequence[PostDetails]]:
     """Yield all posts, as `PostStore.read_posts`, each batch as of another moment."""
     after, more = 0, True
     while more:
-        page = await list_posts(after=after, limit=batch_size)
+        page = await list_details(after=after, limit=batch_size)
         if page.posts:
             yield page.posts
-            after = page.posts[-1][0]
+            after = page.posts[-1].id
         more = page.more
+
+
+async def read_ids_by_pages(
+    list_details: Callable[..., Awaitable[Page[PostDetails]]], author: str, *, batch_size: int
+) -> AsyncIterator[Sequence[int]]:
+    """Yield the ids of the posts of an author, as `PostStore.read_ids_of`, each batch as of another moment."""
+    async for posts in read_by_pages(list_details, batch_size=batch_size):
+        yield [post.id for post in posts if post.author == author]
+
+
+def to_milliseconds(now: float | None) -> int | None:
+    """Return the time of a post, as `PostDetails` has it."""
+    return None if now is None else int(now * 1000)
 
 
 def contiguous_changes(changes: Sequence[tuple[int, Change | None]], *, after: int, latest: int) -> list[Change | None]:
@@ -60,13 +73,13 @@ def contiguous_changes(changes: Sequence[tuple[int, Change | None]], *, after: i
 
 
 def proven_changes(
-    entries: Sequence[tuple[str | None, int, str | None]], since: Version, version: Version
-) -> dict[int, str | None] | None:
+    entries: Sequence[tuple[str | None, int, RowT | None]], since: Version, version: Version
+) -> dict[int, RowT | None] | None:
     """Return the posts that changed from one version to another, as `postd.store.interface.Page.changes`.
 
     Args:
         entries: all changes in the log from revision `since` to `version`, both included: the tag of each, the id of
-            its post, and the text that the post has now.
+            its post, and the post as it is now.
         since: the earlier version, perhaps of another history: the log proves that it is not by its tag.
         version: the current version.
     """
@@ -74,4 +87,4 @@ def proven_changes(
         return {}
     if not entries or entries[0][0] != since.tag or len(entries) != version.revision - since.revision + 1:
         return None
-    return {post_id: text for _, post_id, text in entries[1:]}
+    return {post_id: post for _, post_id, post in entries[1:]}

@@ -7,12 +7,12 @@ said otherwise.
 """
 
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
 from postd.defaults import SESSIONS_PER_ACCOUNT
-from postd.model import Change, Post, Version
+from postd.model import POST_ID_MAX, Change, Post, PostCollection, PostDetails, Version
 from postd.protocol.session import Session
 
 CHANGES_KEPT = 10_000
@@ -22,22 +22,26 @@ PAGE_CHANGES_MAX = 1000
 """Limit on the changes that a page has; decoding them takes a few milliseconds."""
 
 
-class Page(Struct, frozen=True):
+RowT = TypeVar("RowT", tuple[int, str], PostDetails)
+"""A post on a page: its id and text, or with its details."""
+
+
+class Page(Struct, Generic[RowT], frozen=True):
     """Posts in ascending order of their ids, as of one moment.
 
     Args:
         version: the version of the posts at that moment.
-        posts: id and text of each post.
-        more: whether posts with larger ids follow; not determined if the limit was 0.
-        changes: the posts that have changed since the version that was asked about: their ids, and their texts in this
+        posts: the posts.
+        more: whether further posts follow in the direction of the page; not determined if the limit was 0.
+        changes: the posts that have changed since the version that was asked about, by their ids, as they are in this
             version, None for a deleted post. None if that is unknown, or there were more than `PAGE_CHANGES_MAX`
             changes.
     """
 
     version: Version
-    posts: list[tuple[int, str]]
+    posts: list[RowT]
     more: bool
-    changes: Mapping[int, str | None] | None = None
+    changes: Mapping[int, RowT | None] | None = None
 
 
 KEY_BYTES = 32
@@ -101,13 +105,14 @@ class IdempotencyKey(Struct, frozen=True):
 class PostStore(Protocol):
     """Posts and the log of their changes. Ids only grow and are never used twice.
 
-    The log has no texts: a text that was replaced or deleted is gone when the write returns.
+    The log has no texts: a text that was replaced or deleted is gone when the write returns. The times of a post never
+    go back, whatever `now` is.
     """
 
     async def version(self) -> Version:
         """Return the current version of the posts."""
 
-    async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page:
+    async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page[tuple[int, str]]:
         """Return at most `limit` posts with ids larger than `after`, and the changes since a version, if it is given.
 
         Changes are returned only if the log proves that the version belongs to the same history. After a restored
@@ -121,24 +126,66 @@ class PostStore(Protocol):
             NoSuchPostError: there is no post with that id.
         """
 
-    async def add_post(self, text: str, *, idempotency_key: IdempotencyKey | None = None) -> int:
+    async def list_details(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page[PostDetails]:
+        """Return posts with their details; as `list_posts`."""
+
+    async def list_latest(self, *, before: int = POST_ID_MAX + 1, limit: int) -> Page[PostDetails]:
+        """Return the last posts, at most `limit`, with ids smaller than `before`; `more` is whether there are earlier
+        ones.
+        """
+
+    async def get_details(self, post_id: int) -> PostDetails:
+        """Return the post with its details; as `get_post`."""
+
+    async def add_post(
+        self,
+        text: str,
+        *,
+        author: str | None = None,
+        now: float | None = None,
+        idempotency_key: IdempotencyKey | None = None,
+    ) -> int:
         """Store a new post and return its id.
 
         If a post was stored with the same `idempotency_key`, nothing is stored, and the id of that post is returned.
+
+        Args:
+            text: the text.
+            author: the account that adds it, None without one; not empty.
+            now: the time of the post; without it, its times are unknown.
+            idempotency_key: that of the request.
 
         Raises:
             KeyReusedError: the key was used with another request.
         """
 
-    async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
-        """Replace the text of a post, which must be `expected` if that is given; the same text is no change.
+    async def replace_post(
+        self,
+        post_id: int,
+        text: str,
+        *,
+        now: float | None = None,
+        expected: str | None = None,
+        expected_author: str | None = None,
+    ) -> None:
+        """Replace the text of a post; the same text is no change.
+
+        Args:
+            post_id: the id.
+            text: the new text.
+            now: the time of the change.
+            expected: the text that the post must have, None for any.
+            expected_author: the author that it must have, None for any or none; no post has the author `""`.
 
         Raises:
             NoSuchPostError: there is no post with that id.
+            NotAuthorError: its author is not the expected one.
             PostChangedError: its text is not the expected text.
         """
 
-    async def delete_post(self, post_id: int, *, expected: str | None = None) -> None:
+    async def delete_post(
+        self, post_id: int, *, expected: str | None = None, expected_author: str | None = None
+    ) -> None:
         """Remove a post; as `replace_post`."""
 
     async def list_changes(self, *, after: int, limit: int, since: int | None = None) -> list[Change | None]:
@@ -153,14 +200,20 @@ class PostStore(Protocol):
             ChangesGoneError: the log no longer has the next change, or does not reach that revision.
         """
 
-    def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
+    def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[PostDetails]]:
         """Yield all posts in ascending order of their ids, in batches of at most `batch_size`.
 
         They are as of one moment if the store supports that, else each batch is.
         """
 
+    def read_ids_of(self, author: str, *, batch_size: int) -> AsyncIterator[Sequence[int]]:
+        """Yield the ids of all posts of an author; as `read_posts`, but a batch may be empty."""
+
     async def last_id(self) -> int:
         """Return the largest id that was ever assigned, 0 if none was."""
+
+    async def collection(self) -> PostCollection:
+        """Return what identifies the collection of posts; it never changes, except by an import."""
 
     async def begin_import(self) -> "Import":
         """Begin an import of posts that have ids already."""
@@ -169,7 +222,7 @@ class PostStore(Protocol):
 class Import(Protocol):
     """Posts with ids that are staged for a store; none of them is in it before `commit`."""
 
-    async def add(self, posts: Sequence[tuple[int, str]]) -> None:
+    async def add(self, posts: Sequence[PostDetails]) -> None:
         """Stage posts, in any order; call it with a few hundred to a thousand at a time.
 
         Raises:
@@ -177,7 +230,13 @@ class Import(Protocol):
         """
 
     async def commit(
-        self, *, skip_existing: bool = False, into_empty: bool = False, last_id: int = 0, revision: int = 0
+        self,
+        *,
+        skip_existing: bool = False,
+        into_empty: bool = False,
+        last_id: int = 0,
+        revision: int = 0,
+        collection: PostCollection | None = None,
     ) -> int:
         """Store all staged posts in one step, each as a change of its own, and return their number.
 
@@ -186,6 +245,7 @@ class Import(Protocol):
             into_empty: refuse all if there is any post.
             last_id: later ids are larger than this, too.
             revision: the revisions of the added posts, and of later changes, are larger than this, too.
+            collection: the collection that the posts are a copy of; the store is the same collection then.
 
         Raises:
             PostExistsError: a post with an id of the list exists; nothing was stored.

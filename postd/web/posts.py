@@ -9,7 +9,7 @@ import orjson
 from msgspec import Struct
 from werkzeug.routing import BaseConverter
 
-from postd.auth.identity import always_valid
+from postd.auth.identity import Identity, always_valid
 from postd.fair_queue import FairTurns
 from postd.http.interface import Request
 from postd.http.responses import JSON, TEXT, Response, StreamedResponse, make_not_modified, make_response
@@ -92,6 +92,7 @@ class PostApi:
     ) -> None:
         self._store = store
         self._events = events
+        self._now = now
         self._work = work
         self._generation = events.begin_generation()
         self._caching = _NO_STORE if private else _REVALIDATE
@@ -108,7 +109,8 @@ class PostApi:
     async def add_post(self, request: Request) -> Response:
         text = decode_text(request)
         with self._idempotency.hold(request) as key:
-            post_id = await self._store.add_post(text, idempotency_key=key)
+            author, now = author_of(request), self._now()
+            post_id = await self._store.add_post(text, author=author, now=now, idempotency_key=key)
         return _ADDED.with_header(b"Location", b"/post/%d" % post_id)
 
     @app.route("/post/events", methods=["GET"])
@@ -131,7 +133,8 @@ class PostApi:
     @app.route("/post/<post_id:post_id>", methods=["PUT"])
     async def replace_post(self, request: Request, post_id: int) -> Response:
         text = decode_text(request)
-        await self._store.replace_post(post_id, text, expected=await self._expected_text(request, post_id))
+        expected = await self._expected_text(request, post_id)
+        await self._store.replace_post(post_id, text, now=self._now(), expected=expected)
         return _UPDATED
 
     @app.route("/post/<post_id:post_id>", methods=["DELETE"])
@@ -146,6 +149,12 @@ class PostApi:
         post = await self._store.get_post(post_id)
         check_preconditions(request, _post_etag(post))
         return post.post
+
+
+def author_of(request: Request) -> str | None:
+    """Return the account that a post of a request has as its author, None without one."""
+    identity: Identity | None = request.identity
+    return None if identity is None else identity.account
 
 
 def _post_etag(post: Post) -> bytes:

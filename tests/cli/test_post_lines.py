@@ -5,22 +5,39 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 from pytest_twisted import ensureDeferred
 
 from postd.cli.post_lines import LINE_MAX_BYTES, decode_post, encode_posts, read_lines, write_all
+from postd.model import PostDetails
 from tests.cases import each
 from tests.store.contract import started, texts
 
 
 def test_posts_are_encoded_as_compact_utf_8_lines() -> None:
-    assert encode_posts([(1, 'Grüße "🚀"'), (2**53 - 1, "a\nb")]) == (
+    assert encode_posts([PostDetails(1, 'Grüße "🚀"'), PostDetails(2**53 - 1, "a\nb")]) == (
         '{"id":1,"post":"Grüße \\"🚀\\""}\n{"id":9007199254740991,"post":"a\\nb"}\n'.encode()
     )
 
 
-@given(texts)
-def test_encoded_post_is_decoded(text: str) -> None:
-    assert decode_post(encode_posts([(7, text)]).rstrip(b"\n")) == (7, text)
+def test_encoded_posts_have_the_details_that_are_known() -> None:
+    posts = [PostDetails(1, "x", 0, 1_700_000_000_123, "alice"), PostDetails(2, "y", None, 999, None)]
+    assert encode_posts(posts) == (
+        b'{"id":1,"post":"x","created":"1970-01-01T00:00:00.000Z","updated":"2023-11-14T22:13:20.123Z","author":"alice"}\n'
+        b'{"id":2,"post":"y","updated":"1970-01-01T00:00:00.999Z"}\n'
+    )
+
+
+moments = st.none() | st.integers(-62_135_596_800_000, 253_402_300_799_999)
+
+
+@given(texts, st.tuples(moments, moments), st.none() | texts)
+def test_encoded_post_is_decoded(text: str, times: tuple[int | None, int | None], author: str | None) -> None:
+    created, updated = times
+    if created is not None and updated is not None:
+        created, updated = sorted((created, updated))
+    post = PostDetails(7, text, created, updated, author)
+    assert decode_post(encode_posts([post]).rstrip(b"\n")) == post
 
 
 @each(
@@ -32,7 +49,12 @@ def test_encoded_post_is_decoded(text: str) -> None:
     ],
 )
 def test_any_json_object_with_id_and_text_is_decoded(line: bytes, post: tuple[int, str]) -> None:
-    assert decode_post(line) == post
+    assert decode_post(line) == PostDetails(*post)
+
+
+def test_details_may_be_null_and_have_other_forms() -> None:
+    line = b'{"id":1,"post":"x","created":"2023-11-14 23:13:20.1239+01:00","updated":null,"author":"A\\u00e9"}'
+    assert decode_post(line) == PostDetails(1, "x", 1_700_000_000_123, None, "Aé")
 
 
 @each(
@@ -67,6 +89,25 @@ def test_any_json_object_with_id_and_text_is_decoded(line: bytes, post: tuple[in
                 b"9" * 5000,
             )
         ],
+        (b'{"id":1,"post":"x","author":7}', 'its "author" is not a string'),
+        (b'{"id":1,"post":"x","author":""}', 'its "author" is not the name of an account'),
+        (b'{"id":1,"post":"x","author":"\\ud800"}', 'its "author" is not the name of an account'),
+        (b'{"id":1,"post":"x","author":"a","author":"b"}', '"author" more than once'),
+        (b'{"id":1,"post":"x","created":1700000000}', 'its "created" is not a string'),
+        *[
+            (b'{"id":1,"post":"x","created":"%b"}' % bad, f'its "created" is not a time {what}')
+            for bad, what in (
+                (b"yesterday", "such as"),
+                (b"2026-11-28", "such as"),
+                (b"2026-11-28T02:11:55", "such as"),
+                (b"2026-02-30T02:11:55Z", "of the calendar"),
+                (b"0001-01-01T00:00:00+01:00", "of the calendar"),
+            )
+        ],
+        (
+            b'{"id":1,"post":"x","created":"2026-11-28T00:00:00Z","updated":"2026-11-27T23:59:59.999Z"}',
+            "updated before it was created",
+        ),
         (b'{"id":1,"post":7}', "its post is not a string"),
         (b'{"id":1,"post":null}', "its post is not a string"),
         (b'{"id":1,"post":""}', "must not be empty"),

@@ -30,7 +30,7 @@ def postd(folder: Path, *arguments: str, given: str = "") -> tuple[int, str, str
 def make_store(path: Path, posts: Iterable[tuple[int, str]] = POSTS) -> Path:
     SqliteStore(str(path), reactor=cast(IReactor, reactor)).prepare()
     for post_id, text in posts:
-        run_sql(path, f"INSERT INTO post VALUES ({post_id}, '{text}')")
+        run_sql(path, f"INSERT INTO post (id, post) VALUES ({post_id}, '{text}')")
     return path
 
 
@@ -70,7 +70,7 @@ def test_empty_store_exports_nothing(tmp_path: Path) -> None:
 def test_closed_pipe_ends_the_export_without_error(tmp_path: Path) -> None:
     make_store(tmp_path / "postd.db", [])
     many = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
-    run_sql(tmp_path / "postd.db", f"{many} INSERT INTO post SELECT i, 'post ' || i FROM n")
+    run_sql(tmp_path / "postd.db", f"{many} INSERT INTO post (id, post) SELECT i, 'post ' || i FROM n")
     ended = subprocess.run(
         f"{POSTD} export | head -1", shell=True, cwd=tmp_path, capture_output=True, timeout=PATIENCE_S, check=False
     )

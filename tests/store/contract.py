@@ -25,6 +25,7 @@ from postd.errors import (
     ChangesGoneError,
     KeyReusedError,
     NoSuchPostError,
+    NotAuthorError,
     PostChangedError,
     PostdError,
     PostExistsError,
@@ -32,7 +33,7 @@ from postd.errors import (
     StoreNotEmptyError,
     StoreUnavailableError,
 )
-from postd.model import POST_ID_MAX, Change, ChangeKind, Post, Version
+from postd.model import POST_ID_MAX, Change, ChangeKind, Post, PostCollection, PostDetails, Version
 from postd.protocol.session import Session
 from postd.reactor import IReactor
 from postd.store.group_commit import QUEUE_MAX
@@ -121,11 +122,24 @@ async def check_text_comes_back(store: Store, text: str) -> None:
 
 
 async def posts_of(store: Store) -> list[tuple[int, str]]:
+    return [(post.id, post.post) for post in await details_of(store)]
+
+
+async def details_of(store: Store) -> list[PostDetails]:
     return [post async for portion in store.read_posts(batch_size=1000) for post in portion]
+
+
+def without_details(posts: Sequence[tuple[int, str]]) -> list[PostDetails]:
+    return [PostDetails(*post) for post in posts]
 
 
 async def import_posts(store: Store, posts: Sequence[tuple[int, str]], **how: Any) -> int:
     """Import posts with their ids; return how many were stored."""
+    return await import_details(store, without_details(posts), **how)
+
+
+async def import_details(store: Store, posts: Sequence[PostDetails], **how: Any) -> int:
+    """Import posts with their details; return how many were stored."""
     taken = await store.begin_import()
     try:
         for start in range(0, len(posts), 1000):
@@ -133,6 +147,181 @@ async def import_posts(store: Store, posts: Sequence[tuple[int, str]], **how: An
         return await taken.commit(**how)
     finally:
         await taken.discard()
+
+
+class DetailsContract:
+    """The times and authors of posts."""
+
+    @ensureDeferred
+    async def test_added_post_has_its_time_and_author(self, store: Store) -> None:
+        owner = "https://idp.example/realms/main#Zoë: admin"
+        assert await store.add_post("one", author="alice", now=NOW + 0.1239) == 1
+        assert await store.add_post("two", author=owner, now=NOW) == 2
+        assert await store.add_post("three", now=0.0) == 3
+        assert await store.add_post("four") == 4
+        posts = [
+            PostDetails(1, "one", MS + 123, MS + 123, "alice"),
+            PostDetails(2, "two", MS, MS, owner),
+            PostDetails(3, "three", 0, 0),
+            PostDetails(4, "four"),
+        ]
+        assert [await store.get_details(n) for n in (1, 2, 3, 4)] == posts
+        assert (await store.list_details(limit=9)).posts == posts
+        assert await details_of(store) == posts
+        assert (await store.list_posts(limit=9)).posts == [(1, "one"), (2, "two"), (3, "three"), (4, "four")]
+        assert isinstance(await error_of(store.get_details(5)), NoSuchPostError)
+
+    @ensureDeferred
+    async def test_concurrent_posts_have_their_own_details(self, store: Store) -> None:
+        adding = [started(store.add_post(f"{n}", author=f"user {n}", now=NOW + n)) for n in range(200)]
+        ids = await gatherResults(adding)
+        for n in (0, 127, 128, 199):
+            moment = MS + 1000 * n
+            assert await store.get_details(ids[n]) == PostDetails(ids[n], f"{n}", moment, moment, f"user {n}")
+
+    @ensureDeferred
+    async def test_replaced_post_keeps_its_author_and_has_the_time_of_the_change(self, store: Store) -> None:
+        await store.add_post("one", author="alice", now=NOW)
+        await store.replace_post(1, "uno", now=NOW + 5)
+        assert await store.get_details(1) == PostDetails(1, "uno", MS, MS + 5000, "alice")
+        await store.add_post("two")
+        await store.replace_post(2, "due", now=NOW)
+        assert await store.get_details(2) == PostDetails(2, "due", None, MS)
+
+    @ensureDeferred
+    async def test_same_text_changes_no_time(self, store: Store) -> None:
+        await store.add_post("one", author="alice", now=NOW)
+        await store.replace_post(1, "one", now=NOW + 5)
+        assert await store.get_details(1) == PostDetails(1, "one", MS, MS, "alice")
+
+    @ensureDeferred
+    async def test_times_never_go_back(self, store: Store) -> None:
+        await store.add_post("one", now=NOW)
+        await store.replace_post(1, "uno", now=NOW - 5)
+        assert await store.get_details(1) == PostDetails(1, "uno", MS, MS)
+        await store.replace_post(1, "eins", now=NOW + 5)
+        await store.replace_post(1, "one", now=NOW + 3)
+        assert await store.get_details(1) == PostDetails(1, "one", MS, MS + 5000)
+
+    @ensureDeferred
+    async def test_repeated_request_keeps_the_first_details(self, store: Store) -> None:
+        for author, now in (("alice", NOW), ("bob", NOW + 1)):
+            assert await store.add_post("one", author=author, now=now, idempotency_key=make_key()) == 1
+        assert await store.get_details(1) == PostDetails(1, "one", MS, MS, "alice")
+
+    @ensureDeferred
+    async def test_write_with_another_expected_author_changes_nothing(self, store: Store) -> None:
+        await store.add_post("one", author="alice", now=NOW)
+        await store.add_post("two")
+        version = await store.version()
+        for post_id, author in ((1, "bob"), (1, ""), (2, "alice"), (2, "")):
+            writes = (
+                store.replace_post(post_id, "new", expected_author=author),
+                store.replace_post(post_id, "new", expected="other", expected_author=author),
+                store.delete_post(post_id, expected_author=author),
+            )
+            for write in writes:
+                error = await error_of(write)
+                assert isinstance(error, NotAuthorError)
+                assert error.post_id == post_id
+        for write in (store.replace_post(3, "new", expected_author="bob"), store.delete_post(3, expected_author="bob")):
+            assert isinstance(await error_of(write), NoSuchPostError)
+        for write in (
+            store.replace_post(1, "new", expected="other", expected_author="alice"),
+            store.delete_post(1, expected="other", expected_author="alice"),
+        ):
+            assert isinstance(await error_of(write), PostChangedError)
+        assert await store.version() == version
+        await store.replace_post(1, "uno", now=NOW, expected_author="alice")
+        await store.delete_post(1, expected="uno", expected_author="alice")
+        assert await posts_of(store) == [(2, "two")]
+
+    @ensureDeferred
+    async def test_page_of_details_has_the_changes_since_a_version(self, store: Store) -> None:
+        await store.add_post("one", author="alice", now=NOW)
+        await store.add_post("two", author="bob", now=NOW)
+        before = await store.version()
+        await store.replace_post(1, "uno", now=NOW + 1)
+        await store.delete_post(2)
+        await store.add_post("three")
+        replaced, added = PostDetails(1, "uno", MS, MS + 1000, "alice"), PostDetails(3, "three")
+        page = await store.list_details(limit=1, since=before)
+        changes = {1: replaced, 2: None, 3: added}
+        assert page == Page(await store.version(), [replaced], more=True, changes=changes)
+        assert await store.list_details(after=1, limit=1) == Page(page.version, [added], more=False)
+
+    @ensureDeferred
+    async def test_latest_posts_end_before_an_id(self, store: Store) -> None:
+        assert (await store.list_latest(limit=3)).posts == []
+        for n in range(1, 8):
+            await store.add_post(f"post {n}", author="alice", now=NOW + n)
+        await store.delete_post(5)
+        for before, limit, ids, more in (
+            (POST_ID_MAX + 1, 3, [4, 6, 7], True),
+            (POST_ID_MAX + 1, 6, [1, 2, 3, 4, 6, 7], False),
+            (7, 3, [3, 4, 6], True),
+            (4, 3, [1, 2, 3], False),
+            (1, 3, [], False),
+        ):
+            page = await store.list_latest(before=before, limit=limit)
+            assert ([post.id for post in page.posts], page.more) == (ids, more)
+            assert page.version == await store.version()
+        assert (await store.list_latest(limit=1)).posts == [PostDetails(7, "post 7", MS + 7000, MS + 7000, "alice")]
+
+    @ensureDeferred
+    async def test_listeners_get_the_details_of_each_change(self, store: Store) -> None:
+        await store.add_post("one", author="alice", now=NOW)
+        await store.replace_post(1, "uno", now=NOW + 1)
+        await store.replace_post(1, "eins", now=NOW + 2)
+        await store.add_post("two", author="bob", now=NOW + 3)
+        await store.delete_post(2)
+        changes = [
+            Change(1, ChangeKind.ADDED, 1, "one", MS, MS, "alice"),
+            Change(2, ChangeKind.UPDATED, 1, "uno", MS, MS + 1000, "alice"),
+            Change(3, ChangeKind.UPDATED, 1, "eins", MS, MS + 2000, "alice"),
+            Change(4, ChangeKind.ADDED, 2, "two", MS + 3000, MS + 3000, "bob"),
+            Change(5, ChangeKind.DELETED, 2, None),
+        ]
+        assert await store.list_changes(after=0, limit=9) == changes
+        last = Change(3, ChangeKind.ADDED, 1, "eins", MS, MS + 2000, "alice")
+        assert await store.list_changes(after=0, limit=9, since=0) == [None, None, last, None, changes[4]]
+
+    @ensureDeferred
+    async def test_import_keeps_details_and_adds_none(self, store: Store) -> None:
+        posts = [
+            PostDetails(1, "one", MS, MS + 1, "alice"),
+            PostDetails(2, "two"),
+            PostDetails(3, "three", MS),
+            PostDetails(4, "four", None, MS),
+            PostDetails(5, "five", author="bob"),
+            PostDetails(6, "six", -1, 0),
+        ]
+        assert await import_details(store, posts[1:]) == 5
+        assert await import_details(store, [posts[0], PostDetails(2, "again", MS, MS, "eve")], skip_existing=True) == 1
+        assert await details_of(store) == posts
+        await store.delete_post(1)
+        assert await import_posts(store, [(1, "again")]) == 1
+        assert await store.get_details(1) == PostDetails(1, "again")
+
+    @ensureDeferred
+    async def test_ids_of_an_author_are_found(self, store: Store) -> None:
+        for author in ("alice", None, "bob", "alice", "Alice", "alice"):
+            await store.add_post("x", author=author)
+        await store.delete_post(4)
+        for author, ids in (("alice", [1, 6]), ("bob", [3]), ("carol", [])):
+            found = [post_id async for batch in store.read_ids_of(author, batch_size=2) for post_id in batch]
+            assert found == ids
+
+    @ensureDeferred
+    async def test_collection_is_the_same_after_writes_and_may_be_imported(self, store: Store) -> None:
+        collection = await store.collection()
+        assert len(bytes.fromhex(collection.id)) == 16
+        await store.add_post("one")
+        await import_posts(store, [(2, "two")])
+        assert await store.collection() == collection
+        copied = PostCollection("0123456789abcdef" * 2, MS)
+        await import_posts(store, [(3, "three")], collection=copied)
+        assert await store.collection() == copied
 
 
 class ImportContract:
@@ -147,7 +336,7 @@ class ImportContract:
         for batch_size in (1, 4, 27, 1000):
             portions = [list(portion) async for portion in store.read_posts(batch_size=batch_size)]
             assert {len(portion) for portion in portions} <= set(range(1, batch_size + 1))
-            read = [post for portion in portions for post in portion]
+            read = [(post.id, post.post) for portion in portions for post in portion]
             assert read == [(n, f"post {n}") for n in range(1, 31) if n not in {1, 7, 30}]
 
     @ensureDeferred
@@ -155,7 +344,7 @@ class ImportContract:
         await import_posts(store, [(n, f"post {n}") for n in range(1, 21)])
         read: list[tuple[int, str]] = []
         async for portion in store.read_posts(batch_size=5):
-            read += portion
+            read += [(post.id, post.post) for post in portion]
             assert await store.add_post("late") > 20
         assert read[:20] == [(n, f"post {n}") for n in range(1, 21)]
         assert {text for _, text in read[20:]} <= {"late"}
@@ -207,7 +396,7 @@ class ImportContract:
     async def test_import_is_invisible_before_its_commit(self, store: Store) -> None:
         version = await store.version()
         taken = await store.begin_import()
-        await taken.add([(1, "one"), (2, "two")])
+        await taken.add(without_details([(1, "one"), (2, "two")]))
         assert await posts_of(store) == []
         assert await store.version() == version
         assert await taken.commit() == 2
@@ -219,7 +408,7 @@ class ImportContract:
     async def test_discarded_import_leaves_no_trace(self, store: Store) -> None:
         version = await store.version()
         taken = await store.begin_import()
-        await taken.add([(5, "five")])
+        await taken.add(without_details([(5, "five")]))
         await taken.discard()
         await taken.discard()
         assert await posts_of(store) == []
@@ -267,8 +456,8 @@ class ImportContract:
         for portions in ([[(1, "a"), (2, "b"), (1, "a")]], [[(1, "a"), (2, "b")], [(3, "c"), (1, "b")]]):
             taken = await store.begin_import()
             for portion in portions[:-1]:
-                await taken.add(portion)
-            error = await error_of(taken.add(portions[-1]))
+                await taken.add(without_details(portion))
+            error = await error_of(taken.add(without_details(portions[-1])))
             assert isinstance(error, PostExistsError)
             assert error.post_id == 1
             await taken.discard()
@@ -335,9 +524,9 @@ class ImportContract:
     @ensureDeferred
     async def test_staging_an_import_does_not_block_writes(self, store: Store) -> None:
         taken = await store.begin_import()
-        await taken.add([(100, "a hundred")])
+        await taken.add(without_details([(100, "a hundred")]))
         ids = await gatherResults([started(store.add_post(f"post {n}")) for n in range(20)])
-        await taken.add([(50, "fifty")])
+        await taken.add(without_details([(50, "fifty")]))
         await store.delete_post(ids[0])
         assert await taken.commit() == 2
         await taken.discard()
@@ -347,7 +536,7 @@ class ImportContract:
     @ensureDeferred
     async def test_import_is_refused_if_an_id_was_assigned_meanwhile(self, store: Store) -> None:
         taken = await store.begin_import()
-        await taken.add([(1, "imported")])
+        await taken.add(without_details([(1, "imported")]))
         assert await store.add_post("added") == 1
         assert isinstance(await error_of(taken.commit()), PostExistsError)
         await taken.discard()
@@ -356,8 +545,8 @@ class ImportContract:
     @ensureDeferred
     async def test_concurrent_imports_are_independent(self, store: Store) -> None:
         one, other = await store.begin_import(), await store.begin_import()
-        await one.add([(1, "one"), (2, "two")])
-        await other.add([(1, "another one")])
+        await one.add(without_details([(1, "one"), (2, "two")]))
+        await other.add(without_details([(1, "another one")]))
         await other.discard()
         assert await one.commit() == 2
         await one.discard()
@@ -390,13 +579,19 @@ class ImportContract:
     async def test_stopped_store_refuses_to_read_and_import(self, make_store: MakeStore) -> None:
         store = await open_store(make_store)
         taken = await store.begin_import()
-        await taken.add([(1, "one")])
+        await taken.add(without_details([(1, "one")]))
         await store.stop()
-        for call in (store.last_id(), store.begin_import(), posts_of(store), taken.add([(2, "two")]), taken.commit()):
+        for call in (
+            store.last_id(),
+            store.begin_import(),
+            posts_of(store),
+            taken.add(without_details([(2, "two")])),
+            taken.commit(),
+        ):
             assert isinstance(await error_of(call), StoreUnavailableError)
 
 
-class PostStoreContract(ImportContract):
+class PostStoreContract(DetailsContract, ImportContract):
     """Posts, their version, and the log of their changes."""
 
     @ensureDeferred
@@ -630,8 +825,15 @@ class PostStoreContract(ImportContract):
         ):
             await write
             versions.append(await store.version())
-        imported: dict[int, str | None] = {5: "five", 7: "seven"}
-        since = [{2: None, 1: "uno"} | imported, {1: "uno", 2: None} | imported, {2: None} | imported, imported, {}]
+        imported: dict[int, tuple[int, str] | None] = {5: (5, "five"), 7: (7, "seven")}
+        replaced = (1, "uno")
+        since = [
+            {2: None, 1: replaced} | imported,
+            {1: replaced, 2: None} | imported,
+            {2: None} | imported,
+            imported,
+            {},
+        ]
         for version, changes in zip(versions, since, strict=True):
             page = await store.list_posts(after=1, limit=1, since=version)
             assert page == Page(versions[-1], [(5, "five")], more=True, changes=changes)
@@ -640,7 +842,7 @@ class PostStoreContract(ImportContract):
 
     @ensureDeferred
     async def test_changes_since_a_version_of_another_history_are_unknown(self, store: Store) -> None:
-        async def changes(revision: int, tag: str) -> Mapping[int, str | None] | None:
+        async def changes(revision: int, tag: str) -> Mapping[int, tuple[int, str] | None] | None:
             return (await store.list_posts(limit=1, since=Version(revision, tag))).changes
 
         for text in ("one", "two", "three"):
@@ -662,7 +864,7 @@ class PostStoreContract(ImportContract):
         version = await store.version()
         many = [(n, f"post {n}") for n in range(2, PAGE_CHANGES_MAX + 2)]
         await import_posts(store, many)
-        assert (await store.list_posts(limit=1, since=version)).changes == dict(many)
+        assert (await store.list_posts(limit=1, since=version)).changes == {post[0]: post for post in many}
         await store.add_post("one more")
         assert (await store.list_posts(limit=1, since=version)).changes is None
 
@@ -768,7 +970,7 @@ class LastingPostStoreContract(PostStoreContract):
         store = await open_store(make_store)
         await import_posts(store, [(5, "five"), (2, "two")], last_id=9, revision=20)
         abandoned = await store.begin_import()
-        await abandoned.add([(7, "never committed")])
+        await abandoned.add(without_details([(7, "never committed")]))
         await store.stop()
         again = await open_store(make_store)
         assert await posts_of(again) == [(2, "two"), (5, "five")]
@@ -780,7 +982,7 @@ class LastingPostStoreContract(PostStoreContract):
     async def test_import_is_atomic_for_other_stores_on_the_place(self, make_store: MakeStore) -> None:
         here, there = await open_store(make_store), await open_store(make_store)
         taken = await here.begin_import()
-        await taken.add([(n, "x") for n in range(1, 501)])
+        await taken.add(without_details([(n, "x") for n in range(1, 501)]))
         assert await posts_of(there) == []
         assert await there.add_post("y") == 1
         assert await taken.commit(skip_existing=True) == 499
@@ -793,6 +995,7 @@ class LastingPostStoreContract(PostStoreContract):
 
 
 NOW = 1_800_000_000.25
+MS = 1_800_000_000_250
 
 
 def make_reservation(id_: str, expires: float = NOW + 60) -> Reservation:

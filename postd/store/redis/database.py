@@ -175,7 +175,7 @@ class RedisDatabase:
         await self._check_rights(protocol)
         self.service_keys.clear()
         server = (SCHEMA, info["master_replid"], secrets.token_hex(8))
-        known = (self._last_id, self._last_revision, STEP, "1" if self._create else "")
+        known = (self._last_id, self._last_revision, STEP, "1" if self._create else "", secrets.token_hex(16))
         found, detail, revision = await protocol.call("EVAL", _BEGIN.text, 0, *server, *known)
         if found == "missing":
             raise StoreMissingError(f"{where}: there is no postd store in this database")

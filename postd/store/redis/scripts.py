@@ -22,6 +22,11 @@ KEYS = {
     "HISTORY": "postd:history",
     # A sorted set of "ID:TEXT", scored by the id: a page is one range.
     "POSTS": "postd:posts",
+    # A sorted set of "ID:CREATED:UPDATED:AUTHOR", scored by the id: posts with known details. Versions without it leave
+    # the details of posts that they delete.
+    "DETAILS": "postd:details",
+    # A hash of "id" and "began".
+    "COLLECTION": "postd:collection",
     "LAST_ID": "postd:last_id",
     # A hash of "revision" and "tag".
     "VERSION": "postd:version",
@@ -30,7 +35,8 @@ KEYS = {
     "CHANGES": "postd:log",
     # The ids in the log, scored by the revision of the last change of each post.
     "CHANGED": "postd:changed",
-    # Prefix, before a revision, of the text that this change made: for a second after another change replaced it.
+    # Prefix, before a revision, of the text that this change made: for a second after another change replaced it. Under
+    # REVISION:details the details.
     "REPLACED": "postd:replaced:",
     # The log of older versions, which had texts.
     "OLD_CHANGES": "postd:changes",
@@ -57,7 +63,7 @@ KEYS = {
     "IDEMPOTENCY_KEYS": "postd:onces",
     # Written as a mark for WAIT (`replication`).
     "CONFIRMED": "postd:confirmed",
-    # Prefix of the staged posts of an import; as POSTS.
+    # Prefix of the staged posts of an import, as POSTS, and under NAME:details of their details, as DETAILS.
     "IMPORT": "postd:import:",
 }
 """The keys, or their prefixes, by their names in the scripts."""

@@ -173,7 +173,7 @@ class SqliteDatabase:
         self.observer("read", time.perf_counter() - began, failed=True)
         raise StoreUnavailableError(self.committer.not_open)
 
-    async def read_batches(self, query: str, *, batch_size: int) -> AsyncIterator[list[Any]]:
+    async def read_batches(self, query: str, *values: object, batch_size: int) -> AsyncIterator[list[Any]]:
         """Yield the rows of a query as of one moment, in batches; other work of the reactor runs in between.
 
         Raises:
@@ -185,7 +185,7 @@ class SqliteDatabase:
         try:
             # On a connection of its own: on the shared one, a running query would hold all other reads at its snapshot.
             with closing(self._file.open_reader()) as connection:
-                rows = connection.execute(query)
+                rows = connection.execute(query, values)
                 while batch := rows.fetchmany(batch_size):
                     yield batch
                     await deferLater(self._reactor, 0)

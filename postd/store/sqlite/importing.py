@@ -13,9 +13,11 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
 
+from msgspec.structs import astuple
 from twisted.internet.defer import CancelledError
 
 from postd.errors import PostExistsError, StoreNotEmptyError, StoreUnavailableError
+from postd.model import PostCollection, PostDetails
 from postd.store.interface import CHANGES_KEPT
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import transaction
@@ -35,24 +37,30 @@ class SqliteImport:
         table = f"temp.import_{secrets.token_hex(8)}"
 
         def create(connection: sqlite3.Connection) -> sqlite3.Connection:
-            connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, post TEXT NOT NULL)")
+            connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, post TEXT, created, updated, author)")
             return connection
 
         return cls(database, await database.run_on_writer(create), table)
 
-    async def add(self, posts: Sequence[tuple[int, str]]) -> None:
+    async def add(self, posts: Sequence[PostDetails]) -> None:
         def stage(connection: sqlite3.Connection) -> None:
             self._check_open(connection)
             before = connection.total_changes
             try:
-                connection.executemany(self._sql("INSERT INTO {table} VALUES (?, ?)"), posts)
+                connection.executemany(self._sql("INSERT INTO {table} VALUES (?, ?, ?, ?, ?)"), map(astuple, posts))
             except sqlite3.IntegrityError:
-                raise PostExistsError(posts[connection.total_changes - before][0]) from None
+                raise PostExistsError(posts[connection.total_changes - before].id) from None
 
         await self._database.run_on_writer(stage)
 
     async def commit(
-        self, *, skip_existing: bool = False, into_empty: bool = False, last_id: int = 0, revision: int = 0
+        self,
+        *,
+        skip_existing: bool = False,
+        into_empty: bool = False,
+        last_id: int = 0,
+        revision: int = 0,
+        collection: PostCollection | None = None,
     ) -> int:
         def store(connection: sqlite3.Connection) -> int:
             self._check_open(connection)
@@ -70,6 +78,9 @@ class SqliteImport:
                 )
                 stored = self._copy_staged(connection)
                 _raise_last_id(connection, last_id)
+                if collection is not None:
+                    values = (bytes.fromhex(collection.id), collection.began)
+                    connection.execute("UPDATE collection SET id = ?, began = ?", values)
                 connection.execute(self._sql("DROP TABLE {table}"))
             return stored
 
@@ -120,7 +131,10 @@ _SELECT_EXISTING = """
 _DELETE_EXISTING = """
     DELETE FROM {table} WHERE id <= (SELECT max(id) FROM post) AND id IN (SELECT id FROM post)
 """
-_COPY_STAGED = "INSERT INTO post (id, post) SELECT id, post FROM {table} ORDER BY id"
+_COPY_STAGED = """
+    INSERT INTO post (id, post, created, updated, author)
+    SELECT id, post, created, updated, author FROM {table} ORDER BY id
+"""
 # Counted back from the last post: only changes that the log keeps are inserted.
 _LOG_LATEST = """
     INSERT INTO change

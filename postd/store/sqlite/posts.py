@@ -2,13 +2,14 @@
 
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import msgspec
 
-from postd.errors import KeyReusedError, NoSuchPostError, PostChangedError
-from postd.model import Change, ChangeKind, Post, Version
+from postd.errors import KeyReusedError, NoSuchPostError, NotAuthorError, PostChangedError
+from postd.model import POST_ID_MAX, Change, ChangeKind, Post, PostCollection, PostDetails, Version
 from postd.reactor import Work
-from postd.store.base import StorePart, contiguous_changes, proven_changes
+from postd.store.base import StorePart, contiguous_changes, proven_changes, to_milliseconds
 from postd.store.interface import PAGE_CHANGES_MAX, IdempotencyKey, Page
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
@@ -19,7 +20,7 @@ _CHANGES = ("post",)
 
 
 class SqlitePosts(StorePart[SqliteDatabase]):
-    """The tables of `schema/0001_posts.sql`, and the idempotency keys."""
+    """The tables of `schema/0001_posts.sql` and `schema/0009_details.sql`, and the idempotency keys."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         super().__init__(database)
@@ -29,8 +30,8 @@ class SqlitePosts(StorePart[SqliteDatabase]):
     def version(self) -> Work[Version]:
         return self._read_cached("post", "version", _select_version)
 
-    async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page:
-        def query(connection: sqlite3.Connection) -> Page:
+    async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page[tuple[int, str]]:
+        def query(connection: sqlite3.Connection) -> Page[tuple[int, str]]:
             if since is not None and not limit:  # one query needs no transaction
                 version, changes = _select_changes(connection, since)
                 return Page(version, [], False, changes)  # noqa: FBT003 - `more`
@@ -46,18 +47,51 @@ class SqlitePosts(StorePart[SqliteDatabase]):
 
         return await self._read(query)
 
+    async def list_details(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page[PostDetails]:
+        def query(connection: sqlite3.Connection) -> Page[PostDetails]:
+            with transaction(connection):
+                version, changes = (
+                    (_select_version(connection), None)
+                    if since is None
+                    else _select_detailed_changes(connection, since)
+                )
+                posts = _select_details(connection, "WHERE id > ? ORDER BY id LIMIT ?", (after, limit + 1))
+            return Page(version, posts[:limit], len(posts) > limit, changes)
+
+        return await self._read(query)
+
+    async def list_latest(self, *, before: int = POST_ID_MAX + 1, limit: int) -> Page[PostDetails]:
+        def query(connection: sqlite3.Connection) -> Page[PostDetails]:
+            with transaction(connection):
+                version = _select_version(connection)
+                posts = _select_details(connection, "WHERE id < ? ORDER BY id DESC LIMIT ?", (before, limit + 1))
+            return Page(version, posts[:limit][::-1], len(posts) > limit)
+
+        return await self._read(query)
+
     def get_post(self, post_id: int) -> Work[Post]:
         return self._read_cached("post", post_id, lambda connection: Post(post_id, _select_text(connection, post_id)))
 
-    async def add_post(self, text: str, *, idempotency_key: IdempotencyKey | None = None) -> int:
-        insert = InsertRow("INSERT INTO post (post)", (text,), numbered=True)
+    def get_details(self, post_id: int) -> Work[PostDetails]:
+        return self._read_cached("post", ("details", post_id), lambda connection: _get_details(connection, post_id))
+
+    async def add_post(
+        self,
+        text: str,
+        *,
+        author: str | None = None,
+        now: float | None = None,
+        idempotency_key: IdempotencyKey | None = None,
+    ) -> int:
+        created = to_milliseconds(now)
+        insert = InsertRow(_INSERT, (text, created, created, author), numbered=True)
         if idempotency_key is None:
             return await self._write(insert, changes=_CHANGES)
-        key, request, now, expires = msgspec.structs.astuple(idempotency_key)
+        key, request, arrived, expires = msgspec.structs.astuple(idempotency_key)
 
         def write(connection: sqlite3.Connection) -> int:
             query = "SELECT request, post_id FROM idempotency_key WHERE key = ? AND expires > ?"
-            known_request, known_id = connection.execute(query, (key, now)).fetchone() or (request, None)
+            known_request, known_id = connection.execute(query, (key, arrived)).fetchone() or (request, None)
             if known_request != request:
                 raise KeyReusedError
             if known_id is not None:
@@ -69,27 +103,54 @@ class SqlitePosts(StorePart[SqliteDatabase]):
 
         return await self._write(write, changes=_CHANGES)
 
-    async def replace_post(self, post_id: int, text: str, *, expected: str | None = None) -> None:
-        await self._change_post("UPDATE post SET post = :text", post_id, text, expected)
+    async def replace_post(
+        self,
+        post_id: int,
+        text: str,
+        *,
+        now: float | None = None,
+        expected: str | None = None,
+        expected_author: str | None = None,
+    ) -> None:
+        def replace(connection: sqlite3.Connection, post: PostDetails) -> None:
+            moments = (to_milliseconds(now), post.updated, post.created)
+            updated = post.updated if now is None else max(moment for moment in moments if moment is not None)
+            connection.execute("UPDATE post SET post = ?, updated = ? WHERE id = ?", (text, updated, post_id))
 
-    async def delete_post(self, post_id: int, *, expected: str | None = None) -> None:
-        await self._change_post("DELETE FROM post", post_id, None, expected)
+        await self._change_post(replace, post_id, text, expected, expected_author)
 
-    async def _change_post(self, statement: str, post_id: int, text: str | None, expected: str | None) -> None:
-        """Replace or delete a post; remember the text that it had."""
+    async def delete_post(
+        self, post_id: int, *, expected: str | None = None, expected_author: str | None = None
+    ) -> None:
+        def delete(connection: sqlite3.Connection, _: PostDetails) -> None:
+            connection.execute("DELETE FROM post WHERE id = ?", (post_id,))
+
+        await self._change_post(delete, post_id, None, expected, expected_author)
+
+    async def _change_post(
+        self,
+        change: Callable[[sqlite3.Connection, PostDetails], None],
+        post_id: int,
+        text: str | None,
+        expected: str | None,
+        expected_author: str | None,
+    ) -> None:
+        """Replace or delete a post; remember it as it was."""
 
         def write(connection: sqlite3.Connection) -> None:
-            before = _select_text(connection, post_id)
-            if expected is not None and before != expected:
+            before = _get_details(connection, post_id)
+            if expected_author is not None and before.author != expected_author:
+                raise NotAuthorError(post_id)
+            if expected is not None and before.post != expected:
                 raise PostChangedError(post_id)
-            if before != text:
-                connection.execute(f"{statement} WHERE id = :id", {"id": post_id, "text": text})
+            if before.post != text:
+                change(connection, before)
                 revision, tag = connection.execute(_SELECT_VERSION).fetchone()
                 self.database.replaced_texts.add(revision, tag, before)
 
         try:
             await self._write(write, changes=_CHANGES)
-        except (NoSuchPostError, PostChangedError):
+        except (NoSuchPostError, NotAuthorError, PostChangedError):
             raise
         except BaseException:  # it may be executed nevertheless: a request is cancelled when its client disconnects
             self.database.deleted_texts.remove_later()
@@ -109,11 +170,20 @@ class SqlitePosts(StorePart[SqliteDatabase]):
 
         return await self._read(query)
 
-    def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
-        return self.database.read_batches("SELECT id, post FROM post ORDER BY id", batch_size=batch_size)
+    async def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[PostDetails]]:
+        async for rows in self.database.read_batches(f"{_SELECT_DETAILS} ORDER BY id", batch_size=batch_size):
+            yield [PostDetails(*row) for row in rows]
+
+    async def read_ids_of(self, author: str, *, batch_size: int) -> AsyncIterator[Sequence[int]]:
+        query = "SELECT id FROM post WHERE author = ? ORDER BY id"
+        async for rows in self.database.read_batches(query, author, batch_size=batch_size):
+            yield [post_id for (post_id,) in rows]
 
     async def last_id(self) -> int:
         return await self._read(_select_last_id)
+
+    def collection(self) -> Work[PostCollection]:
+        return self._read(_select_collection)
 
     async def begin_import(self) -> SqliteImport:
         return await SqliteImport.begin(self.database)
@@ -127,31 +197,51 @@ def _select_version(connection: sqlite3.Connection) -> Version:
 _SELECT_VERSION = "SELECT revision, tag FROM version"
 
 
-def _select_changes(connection: sqlite3.Connection, since: Version) -> tuple[Version, dict[int, str | None] | None]:
+def _select_changes(
+    connection: sqlite3.Connection, since: Version
+) -> tuple[Version, dict[int, tuple[int, str] | None] | None]:
     """Return the current version, and the changes from another one to it as `Page.changes`."""
-    rows = connection.execute(_SELECT_CHANGES, (since.revision, since.revision + PAGE_CHANGES_MAX)).fetchall()
-    version = Version(rows[0][0], rows[0][1].hex())
+    rows = _select_entries(connection, since, "post.post")
+    entries = [(tag, post_id, None if text is None else (post_id, text)) for _, _, tag, post_id, text in rows]
+    version = _version_of(rows)
+    return version, proven_changes(entries, since, version)
+
+
+def _select_detailed_changes(
+    connection: sqlite3.Connection, since: Version
+) -> tuple[Version, dict[int, PostDetails | None] | None]:
+    """As `_select_changes`, with the details of the posts."""
+    rows = _select_entries(connection, since, "post.post, post.created, post.updated, post.author")
+    entries = [(row[2], row[3], None if row[4] is None else PostDetails(*row[3:])) for row in rows]
+    version = _version_of(rows)
+    return version, proven_changes(entries, since, version)
+
+
+def _select_entries(connection: sqlite3.Connection, since: Version, columns: str) -> list[Any]:
+    """Return the current version beside each entry of the log since a version, with columns of its post."""
     # If the log has none of them there is one row of NULLs, whose tag is not that of a version.
-    return version, proven_changes([row[2:] for row in rows], since, version)
+    query = f"""
+        SELECT version.revision, version.tag, lower(hex(change.tag)), change.id, {columns}
+        FROM version LEFT JOIN change ON change.revision BETWEEN ? AND ? LEFT JOIN post ON post.id = change.id
+        ORDER BY change.revision
+    """  # noqa: S608 - names of columns
+    return connection.execute(query, (since.revision, since.revision + PAGE_CHANGES_MAX)).fetchall()
 
 
-_SELECT_CHANGES = """
-    SELECT version.revision, version.tag, lower(hex(change.tag)), change.id, post.post
-    FROM version LEFT JOIN change ON change.revision BETWEEN ? AND ? LEFT JOIN post ON post.id = change.id
-    ORDER BY change.revision
-"""
+def _version_of(rows: list[Any]) -> Version:
+    return Version(rows[0][0], rows[0][1].hex())
 
 
-# The log, with the text that each post has now, and the revision and tag of the next change of the post. If there is no
-# next one, a post that was added since a revision is `added`, even if it was updated after that.
+# The log, with the text and details that each post has now, and the revision and tag of the next change of the post. If
+# there is no next one, a post that was added since a revision is `added`, even if it was updated after that.
 _SELECT_LOG = """
     SELECT revision,
         CASE WHEN kind = 'updated' AND following IS NULL AND id IN (
             SELECT id FROM change WHERE revision > :since AND revision <= :after + :limit AND kind = 'added'
         ) THEN 'added' ELSE kind END,
-        id, text, following, (SELECT tag FROM change WHERE revision = following)
+        id, text, created, updated, author, following, (SELECT tag FROM change WHERE revision = following)
     FROM (
-        SELECT revision, kind, change.id AS id, post.post AS text, (
+        SELECT revision, kind, change.id AS id, post.post AS text, created, updated, author, (
             SELECT min(later.revision) FROM change AS later
             WHERE later.id = change.id AND later.kind <> 'added' AND later.revision > change.revision
         ) AS following
@@ -159,22 +249,23 @@ _SELECT_LOG = """
     ) AS log ORDER BY revision
 """
 _REVISION_MAX = 2**63 - 1
-_LogRow = tuple[int, str, int, str | None, int | None, bytes | None]
+_LogRow = tuple[int, str, int, str | None, int | None, int | None, str | None, int | None, bytes | None]
 
 
-def _decode_change(row: _LogRow, recall: Callable[[int, bytes], str | None] | None) -> Change | None:
+def _decode_change(row: _LogRow, recall: Callable[[int, bytes], PostDetails | None] | None) -> Change | None:
     """Return the change of a row of `_SELECT_LOG`, None if its text is gone.
 
-    `recall` returns the text that a change has replaced or deleted, None if it is not known. Without it, a change is
+    `recall` returns the post that a change has replaced or deleted, None if it is not known. Without it, a change is
     returned only if no other change of its post followed.
     """
-    revision, kind, post_id, text, following, tag = row
+    revision, kind, post_id, text, created, updated, author, following, tag = row
     if kind == ChangeKind.DELETED:
         is_followed = following is not None or text is not None  # it was imported again
         return None if is_followed and recall is None else Change(revision, ChangeKind.DELETED, post_id, None)
     if following is not None:
-        text = recall(following, tag) if recall is not None and tag is not None else None
-    return None if text is None else Change(revision, ChangeKind(kind), post_id, text)
+        post = recall(following, tag) if recall is not None and tag is not None else None
+        return None if post is None else Change(revision, ChangeKind(kind), *msgspec.structs.astuple(post))
+    return None if text is None else Change(revision, ChangeKind(kind), post_id, text, created, updated, author)
 
 
 def _select_last_id(connection: sqlite3.Connection) -> int:
@@ -188,3 +279,23 @@ def _select_text(connection: sqlite3.Connection, post_id: int) -> str:
         raise NoSuchPostError(post_id)
     text: str = row[0]
     return text
+
+
+_INSERT = "INSERT INTO post (post, created, updated, author)"
+_SELECT_DETAILS = "SELECT id, post, created, updated, author FROM post"
+
+
+def _select_details(connection: sqlite3.Connection, rest: str, values: tuple[int, ...]) -> list[PostDetails]:
+    return [PostDetails(*row) for row in connection.execute(f"{_SELECT_DETAILS} {rest}", values)]
+
+
+def _get_details(connection: sqlite3.Connection, post_id: int) -> PostDetails:
+    row = connection.execute(f"{_SELECT_DETAILS} WHERE id = ?", (post_id,)).fetchone()
+    if row is None:
+        raise NoSuchPostError(post_id)
+    return PostDetails(*row)
+
+
+def _select_collection(connection: sqlite3.Connection) -> PostCollection:
+    collection_id, began = connection.execute("SELECT id, began FROM collection").fetchone()
+    return PostCollection(collection_id.hex(), began)

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from postd.errors import StoreRefusedError
+from postd.model import PostDetails
 from postd.reactor import IReactor
-from postd.store.base import read_by_pages
+from postd.store.base import read_by_pages, read_ids_by_pages
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import DatabaseFile
 from postd.store.sqlite.logins import SqliteLogins
@@ -62,5 +63,8 @@ class MemoryStore(SqlitePosts, SqliteLogins):
     def __init__(self, *, reactor: IReactor, thread: WriterThread | None = None) -> None:
         super().__init__(MemoryDatabase(reactor=reactor, thread=thread))
 
-    def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[tuple[int, str]]]:
-        return read_by_pages(self.list_posts, batch_size=batch_size)
+    def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[PostDetails]]:
+        return read_by_pages(self.list_details, batch_size=batch_size)
+
+    def read_ids_of(self, author: str, *, batch_size: int) -> AsyncIterator[Sequence[int]]:
+        return read_ids_by_pages(self.list_details, author, batch_size=batch_size)

@@ -22,7 +22,7 @@ from postd.protect.schemes.interface import SAMPLE_USER, SchemeDescription
 from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.board.pages import BOARD_POLICY, BoardPages, Draft, PostPage, Reader
 from postd.web.idempotency import KEPT_S
-from postd.web.posts import PostIdConverter
+from postd.web.posts import PostIdConverter, author_of
 from postd.web.routing import Application
 from postd.web.samples import ORIGIN, SampleRequest, make_curl
 
@@ -87,8 +87,9 @@ class Board:
         except InvalidTextError as error:
             status = HTTPStatus.UNPROCESSABLE_ENTITY
             return await self._make_list_page(request, status=status, draft=Draft(text, error.why))
-        key = _decode_key("" if request.identity is None else request.identity.account, fields, text, self._now())
-        await self._store.add_post(text, idempotency_key=key)
+        author, now = author_of(request), self._now()
+        key = _decode_key(author or "", fields, text, now)
+        await self._store.add_post(text, author=author, now=now, idempotency_key=key)
         return _see_other("/board?done=added#post")
 
     @app.route("/board/<post_id:post_id>", methods=["GET"])
@@ -113,7 +114,7 @@ class Board:
             if _with_lf(post.post) != text:
                 check_text(text)
                 _require_unchanged(post, was)
-                await self._store.replace_post(post_id, text, expected=post.post)
+                await self._store.replace_post(post_id, text, now=self._now(), expected=post.post)
         except InvalidTextError as error:
             return await self._make_post_page(post, revision, Draft(text, error.why), was=was)
         except PostChangedError:

@@ -139,36 +139,36 @@ class Piece:
         """Return the encoded posts."""
         return self.text.split(_START)[1:]
 
-    def changed(self, changes: Mapping[int, str | None]) -> list[bytes]:
-        """Return the encoded posts after changes: to the id of a post its new text, None for a deleted post."""
+    def changed(self, changes: Mapping[int, bytes | None]) -> list[bytes]:
+        """Return the encoded posts after changes: to the id of a post the new one, None for a deleted post."""
         posts = self.posts()
         for post_id in sorted(changes):
-            text = changes[post_id]
+            post = changes[post_id]
             place = bisect_left(posts, post_id, key=_id_of)
             there = place < len(posts) and _id_of(posts[place]) == post_id
-            posts[place : place + there] = [] if text is None else encode_posts([(post_id, text)])
+            posts[place : place + there] = [] if post is None else [post]
         return posts
 
-    def spliced(self, changes: Mapping[int, str | None]) -> tuple[bytes, int] | None:
+    def spliced(self, changes: Mapping[int, bytes | None]) -> tuple[bytes, int] | None:
         """Return text and count after changes that only replace posts, or add posts at the end; else None.
 
         For a few changes that is cheaper than `changed`.
         """
-        text, added = self.text, list[tuple[int, str]]()
+        text, added = self.text, list[bytes]()
         last = last_id_in(text) if self.count else self.low
         for post_id, post in sorted(changes.items()):
             if post is None:
                 return None
             if post_id > last:
-                added.append((post_id, post))
+                added.append(post)
                 continue
             start = text.find(b"%b%d," % (_START, post_id))
             if start == -1:
                 return None
             end = text.find(_START, start + len(_START))
             rest = text[end:] if end != -1 else b""
-            text = b"".join([text[:start], join_posts(encode_posts([(post_id, post)])), rest])
-        return text + join_posts(encode_posts(added)), self.count + len(added)
+            text = b"".join([text[:start], join_posts([post]), rest])
+        return text + join_posts(added), self.count + len(added)
 
 
 def _id_of(encoded: bytes, start: int = 0) -> int:

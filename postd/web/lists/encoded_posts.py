@@ -183,20 +183,20 @@ class EncodedPosts:
             self._insert(gap, page)
         self._last_read = number
 
-    async def _renew(self, page: Page) -> None:
+    async def _renew(self, page: Page[tuple[int, str]]) -> None:
         """Apply the changes that came with a page; without them all pieces are out of date."""
         if page.version != self._version or page.changes is None:
             pieces = await self._apply(page.changes) if page.changes is not None else []
             self._publish(pieces)
             self._version = page.version
 
-    async def _apply(self, changes: Mapping[int, str | None]) -> list[Piece]:
+    async def _apply(self, changes: Mapping[int, tuple[int, str] | None]) -> list[Piece]:
         """Return the pieces after some changes. The old pieces stay in use until the new ones are complete."""
-        affected: dict[int, dict[int, str | None]] = {}
-        for post_id, text in changes.items():
+        affected: dict[int, dict[int, bytes | None]] = {}
+        for post_id, post in changes.items():
             index = bisect_left(self._highs, post_id)
             if index < len(self._pieces) and self._pieces[index].low < post_id:
-                affected.setdefault(index, {})[post_id] = text
+                affected.setdefault(index, {})[post_id] = None if post is None else encode_posts([post])[0]
         pieces = self._pieces.copy()
         try:
             for index in sorted(affected, reverse=True):  # so that a piece more or less moves none that follow
@@ -208,7 +208,7 @@ class EncodedPosts:
             raise
         return pieces
 
-    def _change(self, piece: Piece, changes: dict[int, str | None]) -> list[Piece]:
+    def _change(self, piece: Piece, changes: dict[int, bytes | None]) -> list[Piece]:
         """Return the replacement of a changed piece: one or more pieces."""
         self._plain_bytes -= piece.plain_bytes
         spliced = piece.spliced(changes) if len(changes) <= SPLICED_MAX else None
@@ -232,7 +232,7 @@ class EncodedPosts:
             text = join_posts(pair[0].posts() + pair[1].posts())
             pieces[index : index + 2] = [self._keep(pair[0].low, pair[1].high, text, count)]
 
-    def _insert(self, after: int, page: Page) -> None:
+    def _insert(self, after: int, page: Page[tuple[int, str]]) -> None:
         """Add the piece with the posts of a page."""
         index = bisect_right(self._highs, after)
         # It ends with its last post, or where the next piece begins.

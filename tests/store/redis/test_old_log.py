@@ -53,7 +53,7 @@ async def test_old_log_is_kept_without_its_texts(lasting: RedisServer) -> None:
         ]
         version = await store.version()
         assert await store.add_post("four") == 4
-        assert (await store.list_posts(limit=0, since=version)).changes == {4: "four"}
+        assert (await store.list_posts(limit=0, since=version)).changes == {4: (4, "four")}
 
 
 @ensureDeferred

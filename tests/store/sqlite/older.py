@@ -53,6 +53,8 @@ def make_older(path: Path, schema: int, posts: int = POSTS) -> Tables:
         connection.execute("DELETE FROM post WHERE id = ?", (posts + 1,))
         for statement, row in _LOGINS if schema > 1 else ():
             connection.execute(statement, row)
+        if schema > 7:
+            connection.execute("INSERT INTO used_proof VALUES (?, ?)", (NOW, b"proof"))
         connection.execute("COMMIT")
         for suffix in ("", "-wal"):
             shutil.copyfile(f"{made}{suffix}", f"{path}{suffix}")
@@ -93,7 +95,7 @@ def older_postd(monkeypatch: pytest.MonkeyPatch, schema: int) -> Iterator[None]:
 
 def _tables_of(connection: sqlite3.Connection) -> Tables:
     there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    columns = {"change": "revision, kind, id"}  # of all schemas
+    columns = {"change": "revision, kind, id", "post": "id, post"}  # of all schemas
     return {
         name: connection.execute(f"SELECT {columns.get(name, '*')} FROM {name}").fetchall()
         for name in _TABLES

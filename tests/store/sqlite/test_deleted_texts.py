@@ -16,8 +16,9 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.logger import capturedLogs, formatEvent
 
 from postd.errors import NoSuchPostError
+from postd.model import PostDetails
 from postd.reactor import IReactor
-from postd.store.replaced_texts import TEXTS_MAX, ReplacedTexts, make_shared_memory
+from postd.store.replaced_texts import AUTHOR_MAX_BYTES, TEXTS_MAX, ReplacedTexts, make_shared_memory
 from postd.store.sqlite import deleted_texts
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import SCHEMA_WITHOUT_TEXTS, DatabaseFile
@@ -314,16 +315,24 @@ def test_upgrade_without_space_for_vacuum_is_logged(path: Path, monkeypatch: pyt
 def test_replaced_text_is_known_until_another_takes_its_place() -> None:
     texts = ReplacedTexts()
     tag, other = b"12345678", b"87654321"
-    texts.add(5, tag, "🚀" * 140)
-    assert texts.get(5, tag) == "🚀" * 140
+    longest = PostDetails(2**53 - 1, "🚀" * 140, -(10**15), 10**15, "é" * (AUTHOR_MAX_BYTES // 2))
+    texts.add(5, tag, longest)
+    assert texts.get(5, tag) == longest
     assert (texts.get(5, other), texts.get(5 + TEXTS_MAX, tag), texts.get(6, tag)) == (None, None, None)
-    texts.add(5 + TEXTS_MAX, tag, "later")
-    assert (texts.get(5, tag), texts.get(5 + TEXTS_MAX, tag)) == (None, "later")
+    later = PostDetails(1, "later")
+    texts.add(5 + TEXTS_MAX, tag, later)
+    assert (texts.get(5, tag), texts.get(5 + TEXTS_MAX, tag)) == (None, later)
+
+
+def test_replaced_text_of_an_author_with_a_very_long_name_is_not_known() -> None:
+    texts = ReplacedTexts()
+    texts.add(TEXTS_MAX - 1, b"12345678", PostDetails(1, "x" * 140, author="a" * 4096))
+    assert texts.get(TEXTS_MAX - 1, b"12345678") is None
 
 
 def test_replaced_text_is_known_to_processes_that_share_the_memory() -> None:
     descriptor = make_shared_memory()
     here, there = ReplacedTexts(descriptor), ReplacedTexts(descriptor)
     os.close(descriptor)
-    here.add(1, b"12345678", "one")
-    assert there.get(1, b"12345678") == "one"
+    here.add(1, b"12345678", PostDetails(1, "one"))
+    assert there.get(1, b"12345678") == PostDetails(1, "one")

@@ -337,7 +337,7 @@ def test_start_does_not_replace_a_file_whose_log_has_its_newest_posts(path: Path
 
 
 def test_backup_beside_the_log_of_a_killed_process_is_refused_and_not_damaged(path: Path) -> None:
-    for name, posts in (("old", 400), ("backup", 300)):
+    for name, posts in (("old", 600), ("backup", 300)):
         make_store_file(path.with_name(name), posts)
     path.with_name("old").rename(path)
     log = Path(f"{path}-wal")

@@ -13,7 +13,7 @@ from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.sqlite.store import SqliteStore
 from tests.helpers import locked, run_sql
-from tests.store.contract import MakeStore, error_of, import_posts, open_store, posts_of, started
+from tests.store.contract import MakeStore, error_of, import_posts, open_store, posts_of, started, without_details
 
 reactor = cast(IReactor, global_reactor)
 
@@ -30,7 +30,7 @@ async def test_posts_are_read_as_of_one_moment(store: Store) -> None:
     await import_posts(store, [(n, "old") for n in range(1, 1001)])
     read: list[tuple[int, str]] = []
     async for portion in store.read_posts(batch_size=100):
-        read += portion
+        read += [(post.id, post.post) for post in portion]
         await store.delete_post(1001 - len(read) // 100)
         await store.replace_post(1000 - len(read) // 2, "new")
         await store.add_post("new")
@@ -41,7 +41,7 @@ async def test_posts_are_read_as_of_one_moment(store: Store) -> None:
 async def test_staging_an_import_locks_nothing(store: Store, path: Path) -> None:
     taken = await store.begin_import()
     with locked(path, "IMMEDIATE"):
-        await taken.add([(1, "one")])
+        await taken.add(without_details([(1, "one")]))
     assert await taken.commit() == 1
 
 
@@ -49,7 +49,7 @@ async def test_staging_an_import_locks_nothing(store: Store, path: Path) -> None
 @ensureDeferred
 async def test_locked_file_refuses_the_commit_of_an_import_whole(store: Store, path: Path) -> None:
     taken = await store.begin_import()
-    await taken.add([(1, "one")])
+    await taken.add(without_details([(1, "one")]))
     with locked(path, "IMMEDIATE"):
         assert isinstance(await error_of(taken.commit()), StoreUnavailableError)
     assert await posts_of(store) == []
@@ -73,7 +73,7 @@ async def test_triggers_are_restored_after_each_outcome_of_an_import(store: Stor
 async def test_import_that_the_table_refuses_does_not_affect_concurrent_writes(store: Store) -> None:
     """The caller validates texts; the table refuses invalid ones too."""
     taken = await store.begin_import()
-    await taken.add([(5, "good"), (7, "x" * 141)])
+    await taken.add(without_details([(5, "good"), (7, "x" * 141)]))
     outcomes = await gatherResults(
         [
             started(store.add_post("before")),
@@ -101,7 +101,7 @@ async def test_foreign_triggers_fire_during_an_import(store: Store, path: Path) 
 async def test_import_cancelled_during_its_commit_stores_nothing(store: Store, path: Path) -> None:
     taken = await store.begin_import()
     for start in range(1, 300_001, 10_000):
-        await taken.add([(n, "x" * 100) for n in range(start, start + 10_000)])
+        await taken.add(without_details([(n, "x" * 100) for n in range(start, start + 10_000)]))
     committing = started(taken.commit())
     reactor.callLater(0.1, committing.cancel)
     with pytest.raises(CancelledError):
@@ -117,7 +117,7 @@ async def test_import_cancelled_during_its_commit_stores_nothing(store: Store, p
 async def test_import_fails_when_the_file_is_replaced(make_store: MakeStore, path: Path) -> None:
     store = await open_store(make_store)
     taken = await store.begin_import()
-    await taken.add([(1, "one")])
+    await taken.add(without_details([(1, "one")]))
     other = path.with_name("other.db")
     SqliteStore(str(other), reactor=reactor).prepare()
     other.replace(path)

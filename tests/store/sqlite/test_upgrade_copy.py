@@ -18,7 +18,7 @@ from twisted.internet import reactor as global_reactor
 from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from postd.errors import StoreRefusedError, StoreUnavailableError
-from postd.model import Change, ChangeKind
+from postd.model import Change, ChangeKind, PostDetails
 from postd.reactor import IReactor
 from postd.store.sqlite.database_file import SCHEMA_WITHOUT_TEXTS
 from postd.store.sqlite.store import SqliteStore
@@ -65,10 +65,16 @@ async def test_upgrade_keeps_all_data_and_a_copy(path: Path, schema: int) -> Non
     assert await store.add_post("next") == POSTS + 2  # not the id of the deleted post
     newer = await store.version()
     # An older change has no tag.
-    assert (await store.list_posts(limit=0, since=older)).changes == (None if schema < 6 else {POSTS + 2: "next"})
+    assert (await store.list_posts(limit=0, since=older)).changes == (
+        None if schema < 6 else {POSTS + 2: (POSTS + 2, "next")}
+    )
     assert (await store.list_posts(limit=0, since=newer)).changes == {}
     await store.replace_post(1, "again")
-    assert (await store.list_posts(limit=0, since=newer)).changes == {1: "again"}
+    assert (await store.list_posts(limit=0, since=newer)).changes == {1: (1, "again")}
+    assert await store.get_details(1) == PostDetails(1, "again")
+    collection = await store.collection()
+    assert abs(collection.began / 1000 - time.time()) < 60
+    assert await store.collection() == collection
     assert (await store.get_session(id_hash_of(1)) == make_session()) == (schema > 1)
     assert await store.use_nonce(b"nonce", 7, expires=NOW) == (schema == 1)
     assert await store.use_proof(b"proof", expires=NOW) == (schema == 1)
@@ -218,7 +224,8 @@ async def test_upgrade_waits_for_an_older_server_that_has_the_file_open(
     with pytest.raises(StoreUnavailableError, match=r"an older postd has it open; .* from schema 3 to"):
         store.prepare()
     starting = started(store.start())
-    assert await older.add_post("of the older one") == POSTS + 2
+    run_sql(path, "INSERT INTO post (post) VALUES ('of the older one')")
+    assert await older.last_id() == POSTS + 2
     assert isinstance(await error_of(store.version()), StoreUnavailableError)
     assert run_sql(path, "PRAGMA user_version") == [(3,)]
     await older.stop()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from twisted.internet.defer import Deferred
 
 from postd.errors import NoSuchPostError
-from postd.model import POST_ID_MAX
+from postd.model import POST_ID_MAX, PostDetails
 from postd.web.board.views import list_before
 from tests.cases import each
 from tests.helpers import InMemoryApi, Response, forget_own, result_of
@@ -164,7 +164,7 @@ def posts_of(api: InMemoryApi) -> list[tuple[int, str]]:
 def import_posts(api: InMemoryApi, ids: Iterable[int]) -> None:
     async def run() -> None:
         importing = await api.store.begin_import()
-        await importing.add([(post_id, "x") for post_id in ids])
+        await importing.add([PostDetails(post_id, "x") for post_id in ids])
         await importing.commit()
 
     running = Deferred.fromCoroutine(run())
@@ -732,7 +732,7 @@ class RaceTests:
         opened = browser.page("/board/1")
         replace = api.store.replace_post
 
-        async def replace_late(post_id: int, text: str, *, expected: str | None = None) -> None:
+        async def replace_late(post_id: int, text: str, *, now: float, expected: str | None = None) -> None:
             await replace(post_id, "another text")
             await replace(post_id, text, expected=expected)
 
@@ -764,7 +764,7 @@ class RaceTests:
         browser = Browser(api)
         opened = browser.page("/board/1")
 
-        async def replace_late(post_id: int, _text: str, *, expected: str | None = None) -> None:
+        async def replace_late(post_id: int, _text: str, *, now: float, expected: str | None = None) -> None:
             await api.store.delete_post(post_id)
             raise NoSuchPostError(post_id)
 

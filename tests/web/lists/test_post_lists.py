@@ -23,7 +23,7 @@ def spans_read(api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> Spans:
     spans: Spans = []
     list_posts = api.store.list_posts
 
-    async def reading(*, after: int = 0, limit: int, since: Version | None = None) -> Page:
+    async def reading(*, after: int = 0, limit: int, since: Version | None = None) -> Page[tuple[int, str]]:
         spans.append((after, limit))
         return await list_posts(after=after, limit=limit, since=since)
 
@@ -79,9 +79,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[NegotiatedText]:
 def test_concurrent_requests_share_one_query_and_response(
     api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, made: list[NegotiatedText], path: str
 ) -> None:
-    reading: list[Deferred[Page]] = []
+    reading: list[Deferred[Page[tuple[int, str]]]] = []
 
-    async def list_posts(**_: int) -> Page:
+    async def list_posts(**_: int) -> Page[tuple[int, str]]:
         reading.append(Deferred())
         return await reading[-1]
 

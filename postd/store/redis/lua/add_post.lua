@@ -1,10 +1,10 @@
--- ARGV: deadline, tag, text; with an idempotency key also the key, the hash of the request, the time, and the expiry of
--- the key. Returns the id ('reused' if the key was used with another request) and the revision.
-local key = ARGV[4] and IDEMPOTENCY_KEY .. ARGV[4]
+-- ARGV: deadline, tag, text, details; with an idempotency key also the key, the hash of the request, the time, and the
+-- expiry of the key. Returns the id ('reused' if the key was used with another request) and the revision.
+local key = ARGV[5] and IDEMPOTENCY_KEY .. ARGV[5]
 if key then
   local known = redis.call('HMGET', key, 'request', 'id', 'expires')
-  if known[3] and tonumber(known[3]) > tonumber(ARGV[6]) then
-    return {known[1] == ARGV[5] and known[2] or 'reused', redis.call('HGET', VERSION, 'revision')}
+  if known[3] and tonumber(known[3]) > tonumber(ARGV[7]) then
+    return {known[1] == ARGV[6] and known[2] or 'reused', redis.call('HGET', VERSION, 'revision')}
   end
 end
 if tonumber(redis.call('GET', LAST_ID)) >= POST_ID_MAX then
@@ -12,8 +12,9 @@ if tonumber(redis.call('GET', LAST_ID)) >= POST_ID_MAX then
 end
 local id = exact(redis.call('INCR', LAST_ID))
 redis.call('ZADD', POSTS, id, id .. ':' .. ARGV[3])
+set_details(id, nil, ARGV[4])
 if key then
-  redis.call('HSET', key, 'request', ARGV[5], 'id', id, 'expires', ARGV[7])
-  redis.call('ZADD', IDEMPOTENCY_KEYS, ARGV[7], ARGV[4])
+  redis.call('HSET', key, 'request', ARGV[6], 'id', id, 'expires', ARGV[8])
+  redis.call('ZADD', IDEMPOTENCY_KEYS, ARGV[8], ARGV[5])
 end
 return {id, log_change(ARGV[2], 'added', id)}

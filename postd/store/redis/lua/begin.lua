@@ -1,14 +1,14 @@
 -- Check that the database is ours, and that no write was lost since the last connection. Run on each new connection.
 --
--- ARGV: the known schema, the replication id of the server, a tag, the largest known id and revision, the step, and
--- whether to create ('1' or ''). Returns the result ('foreign' with a key, 'other' with the schema, 'missing', 'same',
--- 'new' or 'diverged'), and after the last three the largest id and the revision from now on.
+-- ARGV: the known schema, the replication id of the server, a tag, the largest known id and revision, the step, whether
+-- to create ('1' or ''), and an id for a new collection. Returns the result ('foreign' with a key, 'other' with the
+-- schema, 'missing', 'same', 'new' or 'diverged'), and after the last three the largest id and the revision from now on.
 --
 -- A promoted replica, or a server that was restarted from its disk, may lack the last acknowledged writes, an unknown
 -- number of them. Their ids and revisions must not be assigned again: both skip a step, beyond all known ones. The first
 -- node to connect does that for all.
 local types = {[SCHEMA] = 'string', [HISTORY] = 'string', [LAST_ID] = 'string', [VERSION] = 'hash', [POSTS] = 'zset',
-  [CHANGES] = 'stream', [CHANGED] = 'zset', [OLD_CHANGES] = 'stream'}
+  [DETAILS] = 'zset', [COLLECTION] = 'hash', [CHANGES] = 'stream', [CHANGED] = 'zset', [OLD_CHANGES] = 'stream'}
 for key, wanted in pairs(types) do
   local found = redis.call('TYPE', key)['ok']
   if found ~= 'none' and (found ~= wanted or redis.call('EXISTS', SCHEMA) == 0) then
@@ -52,5 +52,10 @@ if redis.call('EXISTS', OLD_CHANGES) == 1 then
     added[id] = fields['kind'] == 'added' and old_revision or added[id]
     append_change(old_revision, fields['kind'], id, fields['tag'] or '', fields['kind'] == 'updated' and added[id])
   end
+end
+if redis.call('EXISTS', COLLECTION) == 0 then
+  local time = redis.call('TIME')
+  -- Not `call`: a server that is full is not refused for this.
+  redis.pcall('HSET', COLLECTION, 'id', ARGV[8], 'began', exact(time[1] * 1000 + math.floor(time[2] / 1000)))
 end
 return {found, exact(last_id), exact(revision)}

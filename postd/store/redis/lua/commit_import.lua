@@ -1,8 +1,10 @@
 -- ARGV: deadline, tag, the name of the import, the number of its posts, '1' to skip posts whose ids exist, '1' to refuse
--- a store with posts, the minimum of the last id, the minimum of the revision before the first change. Returns 'lost',
--- 'not empty', 'taken' with an id, or 'done' with the number of posts.
+-- a store with posts, the minimum of the last id, the minimum of the revision before the first change, how many posts have
+-- details; perhaps the id and the beginning of the collection. Returns 'lost', 'not empty', 'taken' with an id, or 'done'
+-- with the number of posts.
 local staged = IMPORT .. ARGV[3]
-if redis.call('ZCARD', staged) ~= tonumber(ARGV[4]) then
+local details = staged .. ':details'
+if redis.call('ZCARD', staged) ~= tonumber(ARGV[4]) or redis.call('ZCARD', details) ~= tonumber(ARGV[9]) then
   return {'lost', '0'}
 end
 local empty = redis.call('EXISTS', POSTS) == 0
@@ -14,25 +16,48 @@ local function id_of(member)
   return member:match('^(%d+):')
 end
 
--- Returns a thousand members of `staged`, from a rank on.
-local function portion(rank)
-  return redis.call('ZRANGE', staged, rank, rank + 999)
+-- Returns a thousand members of a set, from a rank on.
+local function portion(key, rank)
+  return redis.call('ZRANGE', key, rank, rank + 999)
+end
+
+-- Makes a staged set a part of another one.
+local function move(key, target)
+  if redis.call('EXISTS', key) == 0 then
+    return
+  end
+  if empty then
+    redis.call('RENAME', key, target)
+    redis.call('PERSIST', target)
+    return
+  end
+  -- ZUNIONSTORE would copy all members: some seconds for a million, to add one.
+  for rank = 0, redis.call('ZCARD', key) - 1, 1000 do
+    local added = {}
+    for _, member in ipairs(portion(key, rank)) do
+      added[#added + 1] = id_of(member)
+      added[#added + 1] = member
+    end
+    redis.call('ZADD', target, unpack(added))
+  end
+  redis.call('DEL', key)
 end
 
 if not empty then
   local rank = 0
-  local members = portion(rank)
+  local members = portion(staged, rank)
   while #members > 0 do
     for _, member in ipairs(members) do
       if not find_post(id_of(member)) then
         rank = rank + 1
       elseif ARGV[5] == '1' then
         redis.call('ZREM', staged, member)
+        redis.call('ZREMRANGEBYSCORE', details, id_of(member), id_of(member))
       else
         return {'taken', id_of(member)}
       end
     end
-    members = portion(rank)
+    members = portion(staged, rank)
   end
 end
 
@@ -50,21 +75,17 @@ end
 local last_id = math.max(tonumber(redis.call('GET', LAST_ID)), tonumber(ARGV[7]))
 if count > 0 then
   last_id = math.max(last_id, tonumber(id_of(logged[#logged])))
-  if empty then
-    redis.call('RENAME', staged, POSTS)
-    redis.call('PERSIST', POSTS)
-  else
-    -- ZUNIONSTORE would copy all posts: some seconds for a million, to add one.
-    for rank = 0, count - 1, 1000 do
-      local added = {}
-      for _, member in ipairs(portion(rank)) do
-        added[#added + 1] = id_of(member)
-        added[#added + 1] = member
-      end
-      redis.call('ZADD', POSTS, unpack(added))
+  -- Those of deleted posts, which a node of an older version has left.
+  for rank = 0, count - 1, 1000 do
+    for _, member in ipairs(portion(staged, rank)) do
+      redis.call('ZREMRANGEBYSCORE', DETAILS, id_of(member), id_of(member))
     end
-    redis.call('DEL', staged)
   end
+  move(staged, POSTS)
+  move(details, DETAILS)
 end
 redis.call('SET', LAST_ID, exact(last_id))
+if ARGV[10] then
+  redis.call('HSET', COLLECTION, 'id', ARGV[10], 'began', ARGV[11])
+end
 return {'done', exact(count)}

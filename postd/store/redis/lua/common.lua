@@ -28,15 +28,16 @@ local function append_change(revision, kind, id, tag, added)
   end
 end
 
--- Increments the revision, and logs the change that it counts, with the tag of the version that it makes. `text` is what
--- the post had before, nil for a new post.
-local function log_change(tag, kind, id, text)
+-- Increments the revision, and logs the change that it counts, with the tag of the version that it makes. `text` and
+-- `details` are what the post had before, nil for a new post.
+local function log_change(tag, kind, id, text, details)
   local revision = exact(redis.call('HINCRBY', VERSION, 'revision', 1))
   redis.call('HSET', VERSION, 'tag', tag)
   local added
   local before = text and redis.call('ZADD', CHANGED, 'XX', 'INCR', 0, id)
   if before then
     redis.call('SET', REPLACED .. before, text, 'EX', 1)
+    redis.call('SET', REPLACED .. before .. ':details', details, 'EX', 1)
     local entry = redis.call('XRANGE', CHANGES, before .. '-0', before .. '-0')[1]
     local fields = entry and select(2, decode_entry(entry)) or {}
     added = fields['kind'] == 'added' and before or fields['added']
@@ -52,6 +53,45 @@ end
 
 local function text_of(member, id)
   return member:sub(#id + 2)
+end
+
+-- Returns the details of a post, "CREATED:UPDATED:AUTHOR" with empty parts where they are unknown, and the member of
+-- DETAILS that has them; '' and nil if there is none.
+local function find_details(id)
+  local member = redis.call('ZRANGEBYSCORE', DETAILS, id, id)[1]
+  return member and text_of(member, id) or '', member
+end
+
+-- Returns the author in details, '' if there is none.
+local function author_of(details)
+  return details:match('^%d*:%d*:(.*)$') or ''
+end
+
+-- Replaces the details of a post; '' and '::' are none.
+local function set_details(id, member, details)
+  if member then
+    redis.call('ZREM', DETAILS, member)
+  end
+  if details ~= '' and details ~= '::' then
+    redis.call('ZADD', DETAILS, id, id .. ':' .. details)
+  end
+end
+
+-- Returns of the changes since a revision, that included, the tag, the id, the text that the post has now, '' for a
+-- deleted one, and `with_details` its details; none if there are more than `most` after it.
+local function find_changes(revision, since, most, with_details)
+  local changes = {}
+  local count = tonumber(revision) - tonumber(since)
+  if count > 0 and count <= tonumber(most) then
+    for position, entry in ipairs(redis.call('XRANGE', CHANGES, since .. '-0', '+')) do
+      local _, fields = decode_entry(entry)
+      local id = fields['id']
+      local member = find_post(id)
+      changes[position] = {fields['tag'] or '', id, member and text_of(member, id) or '',
+        with_details and find_details(id) or ''}
+    end
+  end
+  return changes
 end
 
 local function end_session(id)
