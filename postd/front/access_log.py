@@ -1,4 +1,4 @@
-"""The access log: a line a request, in the combined form of Apache with more behind it, or as JSON.
+"""The access log: a line a request, in the combined format of Apache with more behind it, alone, or as JSON.
 
 | field | text | JSON |
 |---|---|---|
@@ -21,6 +21,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
+from http import HTTPStatus
 
 import orjson
 from msgspec import Struct
@@ -31,7 +32,6 @@ from postd.front.interface import AnsweredRequest
 from postd.http.interface import Request
 from postd.http.redaction import (
     USER_MAX_CHARS,
-    escape,
     shorten,
     show_agent,
     show_method,
@@ -55,9 +55,12 @@ _log = Logger("postd.access")
 
 
 class _RequestLine(Struct, frozen=True):
-    """A redacted request line (RFC 9112 §3), whole and in its parts, which are absent if it could not be decoded."""
+    """A redacted request line (RFC 9112 §3), whole and in its parts, which are absent if it could not be decoded.
 
-    text: str = "-"
+    The whole is always three words: programs that read the log split it at its spaces.
+    """
+
+    text: str = "- - -"
     method: str | None = None
     target: str | None = None
     protocol: str | None = None
@@ -92,7 +95,13 @@ class AccessLog:
         if self._flushing is None and not self._closed:
             self._flushing = self._reactor.callLater(DELAY_S, self._flush_delayed)
         request_line = self._redact_request_line(
-            request.method, request.uri, request.path, request.clientproto, request.route, request.file
+            request.method,
+            request.uri,
+            request.path,
+            request.clientproto,
+            request.route,
+            request.file,
+            request.code == HTTPStatus.NOT_FOUND,
         )
         self._lines.append(self._format(request, request_line, took_s * 1000, now))
         if self._closed or len(self._lines) >= LINES_MAX:  # once closed, no later flush would write it
@@ -132,7 +141,7 @@ class AccessLog:
             f'"{self._show_referer(referers[0]) if referers else "-"}" '
             f'"{self._show_agent(agents[0]) if agents else "-"}" '
             f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
-            + (f' judged="{escape(_show_described(request.described))}"' if request.described is not None else "")
+            + (f' judged="{_show_described(request.described)}"' if request.described is not None else "")
         )
 
     def _json_line(self, request: AnsweredRequest, request_line: _RequestLine, took_ms: float, now: float) -> str:
@@ -171,12 +180,19 @@ class AccessLog:
 
 
 def _redact_request_line(  # noqa: PLR0913, PLR0917 - a request line depends on as many values
-    method: bytes, target: bytes, path: bytes, version: bytes, route: str | None, file: bytes | None
+    method: bytes,
+    target: bytes,
+    path: bytes,
+    version: bytes,
+    route: str | None,
+    file: bytes | None,
+    missing: bool,  # noqa: FBT001 - `lru_cache` keys
 ) -> _RequestLine:
     if not target:
         return _RequestLine()
-    parts = show_method(method), show_target(target, path, route, file), version.decode("ascii")
-    return _RequestLine(f"{parts[0]} {escape(parts[1])} {parts[2]}", *parts)
+    shown = show_target(target, path, route, file, missing=missing)
+    parts = show_method(method), shown, version.decode("ascii")
+    return _RequestLine(" ".join(parts), *parts)
 
 
 def _show_described(described: Request) -> str:

@@ -2,12 +2,16 @@
 
 Clients put passwords and tokens anywhere, in any encoding. So a part of a request is logged only if it is a route, a
 number or an existing file, or if it matches a pattern (an origin, a product of `User-Agent`). The rest of a
-field becomes one `[N bytes]`, where N is its length as sent.
+field becomes one `~N`, where N is its length in bytes as sent.
+
+The path of a 404 is what an operator searches for, so it is logged without the segments that look like secrets.
 """
 
 import re
 from functools import lru_cache
 from urllib.parse import quote
+
+from postd.protocol.percent import percent_decode
 
 METHODS = frozenset(
     b"ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE MKACTIVITY "
@@ -21,6 +25,9 @@ FILE_MAX_BYTES = 512
 
 USER_MAX_CHARS = 512
 """Length limit of a logged user name, after escaping."""
+
+MISSING_PATH_MAX_CHARS, MISSING_SEGMENT_MAX_BYTES = 128, 32
+"""Length limits of the logged path of a 404, and of one of its segments: a longer segment could be a token."""
 
 EXAMINED_PARAMETERS_MAX = 8
 """Limit on the query parameters that are examined."""
@@ -40,21 +47,66 @@ _LABEL = rb"[a-z0-9-]{1,24}"
 _ORIGIN = re.compile(rb"https?://(?:%b(?:\.%b){0,5}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?" % (_LABEL, _LABEL))
 # postd's own client sends no version.
 _PRODUCT = re.compile(rb"postd|[A-Za-z-]{1,24}/[0-9]{1,8}(?:\.[0-9]{1,8}){0,4}")
-_QUOTE_OR_BACKSLASH = re.compile(r'["\\]')
+# What could end the quoted request line of a log, or be taken for an escape or a space.
+_UNPRINTABLE = re.compile(rb"[^!#-\[\]-~]")
+# Credentials in a URL or a parameter; the beginning of a token; a hash or a key.
+_SECRET = re.compile(rb"[@=:]|(?:\A|/)(?:eyJ|postd_)|[0-9A-Fa-f]{16}")
+_RANDOM_MIN = 20
+_LETTERS_AND_DIGITS = re.compile(rb"[0-9A-Za-z]+")
 
 
 def show_method(method: bytes) -> str:
     return method.decode("ascii") if method in METHODS else _count(len(method))
 
 
-def show_target(target: bytes, path: bytes, route: str | None, file: bytes | None) -> str:
-    """Return the redacted path and query of a request target: `/post/[7 bytes]`, `/post?limit=20&[37 bytes]`.
+def show_target(target: bytes, path: bytes, route: str | None, file: bytes | None, *, missing: bool = False) -> str:
+    """Return the redacted path and query of a request target, without white space: `/post/~7`, `/post?limit=20&~37`.
 
-    Kept are the segments of the route, numeric ids, the path of an existing file, and numeric paging parameters.
+    Kept are the segments of the route, numeric ids, the path of an existing file, numeric paging parameters, and the
+    segments of a path that is `missing` (404) if they do not look like secrets.
     """
-    shown = file.decode("ascii") if file is not None and len(file) <= FILE_MAX_BYTES else _show_path(path, route or "")
+    if file is not None and len(file) <= FILE_MAX_BYTES:
+        shown = _printable(file)
+    elif missing and not _shape(route or "").fullmatch(path):
+        shown = _show_missing_path(path)
+    else:
+        shown = _show_path(path, route or "")
     # `partition` returns the target itself where there is no query.
     return shown if path is target else shown + _show_query(target)
+
+
+def _show_missing_path(path: bytes) -> str:
+    shown, seen = "", 0  # how much of the path is shown, or counted
+    for segment in path[1:].split(b"/"):
+        is_secret = _is_secret(segment)
+        word = "/" + (_count(len(segment)) if is_secret else _printable(segment))
+        left = MISSING_PATH_MAX_CHARS - len(shown)
+        if len(word) > left:
+            part = b"" if is_secret else path[seen : seen + left]
+            while len(_printable(part)) > left:
+                part = part[:-1]
+            return shown + _printable(part) + _count(len(path) - seen - len(part))
+        shown += word
+        seen += 1 + len(segment)
+    return shown
+
+
+def _is_secret(segment: bytes) -> bool:
+    """Return whether a segment may be a secret, by its length or by what it is after percent-decoding."""
+    if len(segment) > MISSING_SEGMENT_MAX_BYTES:
+        return True
+    while (decoded := percent_decode(segment)) != segment:
+        segment = decoded
+    if _SECRET.search(segment):
+        return True
+    words = _LETTERS_AND_DIGITS.findall(segment)
+    # The words of a readable name are letters or digits, those of a random text are mixed.
+    return sum(map(len, words)) >= _RANDOM_MIN and any(not word.isalpha() and not word.isdigit() for word in words)
+
+
+def _printable(part: bytes) -> str:
+    """Return a part of a target; what breaks a line of the log is percent-encoded."""
+    return _UNPRINTABLE.sub(lambda found: b"%%%02X" % found[0][0], part).decode("ascii")
 
 
 def _show_path(path: bytes, route: str) -> str:
@@ -115,10 +167,5 @@ def shorten(text: str, most: int) -> str:
     return text if len(text) <= most else text[:most] + "..."
 
 
-def escape(shown: str) -> str:
-    """Escape a redacted value for use between double quotes."""
-    return _QUOTE_OR_BACKSLASH.sub(r"\\\g<0>", shown) if '"' in shown or "\\" in shown else shown
-
-
 def _count(length: int) -> str:
-    return f"[{length} bytes]"
+    return f"~{length}"

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.web.resource import Resource
@@ -45,6 +47,8 @@ class Room(Resource):
         request.authentication, request.route = AuthenticationResult("digest", "accepted", self.username), self.route
         if request.path.startswith(b"/files/"):
             request.file = request.path
+        if request.path.startswith(b"/missing"):
+            request.setResponseCode(404)
         if request.path == b"/judge":
             request.described = SimpleNamespace(method=b"PUT", uri=b'/a?b"c', path=b"/a", route=None, file=None)
         return NOT_DONE_YET if request.path == b"/later" else b"hello"
@@ -112,11 +116,11 @@ def test_time_has_seconds_in_text_and_milliseconds_in_json(monkeypatch: pytest.M
 
 def test_request_line_is_shown_by_all_that_it_depends_on(connection: Connection) -> None:
     for _ in range(2):
-        for route, shown in (("/room/<id>", "/room/7"), ("/room", "/room/[1 bytes]")):
+        for route, shown in (("/room/<id>", "/room/7"), ("/room", "/room/~1")):
             connection.room.route = route
             lines = connection.ask(get("/room/7"), get("/room/7").replace("GET", "PUT"), get("/room/x"))
             firsts = [decode(line)["first"] for line in lines]
-            assert firsts == [f"GET {shown} HTTP/1.1", f"PUT {shown} HTTP/1.1", "GET /room/[1 bytes] HTTP/1.1"]
+            assert firsts == [f"GET {shown} HTTP/1.1", f"PUT {shown} HTTP/1.1", "GET /room/~1 HTTP/1.1"]
     connection.room.route = "/room/<id>"
     for numbers in (range(CACHED_MAX + 1), range(5)):
         lines = connection.ask(*(get(f"/room/{number}") for number in numbers))
@@ -129,9 +133,9 @@ def test_value_is_redacted_once_for_each_flush(monkeypatch: pytest.MonkeyPatch, 
     redacted: list[bytes] = []
     show = getattr(access_log, kind)
 
-    def note(value: bytes, *more: Any) -> Any:
+    def note(value: bytes, *more: Any, **named: Any) -> Any:
         redacted.append(value)
-        return show(value, *more)
+        return show(value, *more, **named)
 
     monkeypatch.setattr(access_log, kind, note)
     connection = Connection(as_json=False)
@@ -145,9 +149,9 @@ def test_value_is_redacted_once_for_each_flush(monkeypatch: pytest.MonkeyPatch, 
 
 def test_line_has_what_was_judged(connection: Connection) -> None:
     (line,) = connection.ask(get("/judge"))
-    assert line.endswith(' judged="PUT /[1 bytes]?[3 bytes]"')
+    assert line.endswith(' judged="PUT /~1?~3"')
     (line,) = Connection(as_json=True).ask(get("/judge"))
-    assert json.loads(line)["judged"] == "PUT /[1 bytes]?[3 bytes]"
+    assert json.loads(line)["judged"] == "PUT /~1?~3"
 
 
 def test_json_line_has_all_fields(connection: Connection) -> None:
@@ -165,7 +169,7 @@ def test_json_line_has_all_fields(connection: Connection) -> None:
         "status": 200,
         "bytes": 5,
         "referer": None,
-        "agent": "[8 bytes]",
+        "agent": "~8",
         "route": "/room/<id>",
         "scheme": "digest",
         "ms": 0.0,
@@ -177,32 +181,32 @@ def test_json_line_has_all_fields(connection: Connection) -> None:
     [
         ("/post", "/post", "/post"),
         ("/", "/", "/"),
-        ("/", "/?", "/?[0 bytes]"),
+        ("/", "/?", "/?~0"),
         ("/post/<id>", "/post/9007199254740991", "/post/9007199254740991"),
-        ("/post/<id>", "/post/12345678901234567", "/post/[17 bytes]"),
+        ("/post/<id>", "/post/12345678901234567", "/post/~17"),
         ("/board/<id>/delete", "/board/5/delete", "/board/5/delete"),
-        ("/board/<id>/delete", "/board/5x/delete", "/board/[9 bytes]"),
-        ("/board/<id>/delete", "/board/5/delete/hunter2", "/board/5/delete/[7 bytes]"),
-        ("/post", "/post/hunter2", "/post/[7 bytes]"),
+        ("/board/<id>/delete", "/board/5x/delete", "/board/~9"),
+        ("/board/<id>/delete", "/board/5/delete/hunter2", "/board/5/delete/~7"),
+        ("/post", "/post/hunter2", "/post/~7"),
         ("/post", "/post/", "/post/"),
-        ("/post", "/post//", "/post/[1 bytes]"),
-        ("/post", "/p%6Fst", "/[6 bytes]"),
-        ("/post", "/posts", "/[5 bytes]"),
+        ("/post", "/post//", "/post/~1"),
+        ("/post", "/p%6Fst", "/~6"),
+        ("/post", "/posts", "/~5"),
         ("/.well-known/x", "/.well-known/x", "/.well-known/x"),
-        ("/.well-known/x", "/qwell-known/x", "/[13 bytes]"),
-        (None, "/wp-login.php?a", "/[12 bytes]?[1 bytes]"),
-        (None, "/eyJhbGciOiJSUzI1NiJ9.e30.c2ln", "/[29 bytes]"),
+        ("/.well-known/x", "/qwell-known/x", "/~13"),
+        (None, "/wp-login.php?a", "/~12?~1"),
+        (None, "/eyJhbGciOiJSUzI1NiJ9.e30.c2ln", "/~29"),
         ("/post", "http://u.example:80/post?limit=1", "/post?limit=1"),
         ("/post", "http://u.example", "/"),
         ("/post", "/post?limit=20&after=5", "/post?limit=20&after=5"),
-        ("/post", "/post?limit=20&password=hunter2", "/post?limit=20&[16 bytes]"),
-        ("/post", "/post?a=b&limit=20&c=d", "/post?limit=20&[7 bytes]"),
-        ("/post", "/post?limit=hunter2", "/post?[13 bytes]"),
-        ("/post", "/post?limit=12345678901234567", "/post?[23 bytes]"),
-        ("/post", "/post?next=/x?limit=1", "/post?[15 bytes]"),
-        ("/post", "/post?" + "limit=1&" * 100, "/post?" + "limit=1&" * EXAMINED_PARAMETERS_MAX + "[736 bytes]"),
-        ("/room", '/files/a%20"\\.txt', '/files/a%20\\"\\\\.txt'),
-        ("/room", "/files/" + "a" * FILE_MAX_BYTES, f"/[{FILE_MAX_BYTES + 6} bytes]"),
+        ("/post", "/post?limit=20&password=hunter2", "/post?limit=20&~16"),
+        ("/post", "/post?a=b&limit=20&c=d", "/post?limit=20&~7"),
+        ("/post", "/post?limit=hunter2", "/post?~13"),
+        ("/post", "/post?limit=12345678901234567", "/post?~23"),
+        ("/post", "/post?next=/x?limit=1", "/post?~15"),
+        ("/post", "/post?" + "limit=1&" * 100, "/post?" + "limit=1&" * EXAMINED_PARAMETERS_MAX + "~736"),
+        ("/room", '/files/a%20"\\.txt', "/files/a%20%22%5C.txt"),
+        ("/room", "/files/" + "a" * FILE_MAX_BYTES, f"/~{FILE_MAX_BYTES + 6}"),
     ],
 )  # fmt: skip
 def test_unknown_part_of_a_target_is_logged_as_its_length(
@@ -213,22 +217,102 @@ def test_unknown_part_of_a_target_is_logged_as_its_length(
     assert decode(line)["first"] == f"GET {shown} HTTP/1.1"
 
 
+DECODED_ONCE = "".join(f"%{ord(char):02x}" for char in "eyJ")
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("", ""),
+        ("/", "/"),
+        ("//", "//"),
+        ("/wp-login.php", "/wp-login.php"),
+        ("/.git/config", "/.git/config"),
+        ("/%2e%2e/a%20b", "/%2e%2e/a%20b"),
+        ("/summer-holiday-pictures-2019", "/summer-holiday-pictures-2019"),
+        ("/" + "g" * 32, "/" + "g" * 32),
+        ("/" + "g" * 33 + "/b", "/~33/b"),
+        ("/" + "%61" * 11, "/~33"),
+        ("/alice@example.org", "/~17"),
+        ("/alice%40example.org", "/~19"),
+        ("/alice%2540example.org", "/~21"),
+        ("/login;token=a", "/~13"),
+        ("/alice:secret", "/~12"),
+        ("/eyJ", "/~3"),
+        ("/x.eyJ/eyK", "/x.eyJ/eyK"),
+        (f"/{DECODED_ONCE}", "/~9"),
+        ("/x%2FeyJ", "/~7"),
+        ("/postd_", "/~6"),
+        ("/xpostd_/postd", "/xpostd_/postd"),
+        ("/0123456789abcDEF", "/~16"),
+        ("/0123456789abcde", "/0123456789abcde"),
+        ("/x-0123456789abcdef.js", "/~21"),
+        ("/ghijklmnopqrstuvwx12", "/~20"),
+        ("/ghijklmnopqrstuvw12", "/ghijklmnopqrstuvw12"),
+        ("/ghijklmnopqrstuvwxyzghijkl", "/ghijklmnopqrstuvwxyzghijkl"),
+        ("/q3Zr-0oTq_7Xw2Lk9Vb4Nn", "/~22"),
+        ('/a"b\\c[d]', "/a%22b%5Cc[d]"),
+        ("/abcdefg" * 15 + "/", "/abcdefg" * 15 + "~1"),
+        ("/abcdefg" * 15, "/abcdefg" * 15),
+        ("/abcdefg" * 20, "/abcdefg" * 15 + "~40"),
+        ("/abcdefg" * 14 + "/abcdefghi", "/abcdefg" * 14 + "/abcdefg~2"),
+        ("/abcdefg" * 14 + '/abcde"', "/abcdefg" * 14 + "/abcde~1"),
+        ("/abcdefg" * 14 + "/a@b/" + "x" * 40, "/abcdefg" * 14 + "/~3/~40"),
+        ("/abcdefg" * 14 + "/abcd/" + "x" * 40, "/abcdefg" * 14 + "/abcd~41"),
+    ],
+)
+def test_path_of_a_404_is_logged_without_what_looks_like_a_secret(
+    connection: Connection, path: str, shown: str
+) -> None:
+    for answer in (connection, Connection(as_json=True)):
+        (line,) = answer.ask(get(f"/missing{path}"))
+        target = json.loads(line)["target"] if answer is not connection else decode(line)["first"].split(" ")[1]
+        assert target == f"/missing{shown}"
+
+
+def test_query_of_a_404_is_redacted_as_any(connection: Connection) -> None:
+    (line,) = connection.ask(get("/missing/a?limit=5&token=hunter2"))
+    assert decode(line)["first"] == "GET /missing/a?limit=5&~13 HTTP/1.1"
+
+
+def test_404_of_a_route_shows_its_id(connection: Connection) -> None:
+    connection.room.route = "/missing/<id>"
+    (line,) = connection.ask(get("/missing/9007199254740991"))
+    assert decode(line)["first"] == "GET /missing/9007199254740991 HTTP/1.1"
+
+
+TARGETS = st.text(st.characters(min_codepoint=0x21, max_codepoint=0x7E, exclude_characters="#"), max_size=300)
+
+
+@given(rest=TARGETS, method=st.sampled_from(["GET", "hunter2", "PUT"]), field=st.text(max_size=40))
+def test_request_line_is_three_words_without_quotes(rest: str, method: str, field: str) -> None:
+    value = field.encode("utf-8", "replace").translate(None, b"\r\n\0").decode("latin-1")
+    fields = (f"Referer: {value}", f"User-Agent: {value}")
+    for start in ("/missing/", "/room/"):
+        (line,) = Connection(as_json=False).ask(get(start + rest, *fields).replace("GET", method, 1))
+        quoted = line.split('"')
+        assert len(quoted) == 7
+        assert len(quoted[1].split(" ")) == 3
+        assert line.isascii()
+        assert line.isprintable()
+
+
 @pytest.mark.parametrize(
     ("referer", "shown"),
     [
         ("https://posts.example", "https://posts.example"),
         ("https://posts.example/", "https://posts.example/"),
-        ("http://[::1]:8080/x", "http://[::1]:8080/[1 bytes]"),
-        ("http://127.0.0.1:8080/?next=/login?password=hunter2", "http://127.0.0.1:8080/[29 bytes]"),
-        ("https://alice:hunter2@posts.example/", "[36 bytes]"),
-        ("https://alice:12345@posts.example/", "[34 bytes]"),
-        ("https://posts.example?a", "[23 bytes]"),
-        ("https://Posts.example/", "[22 bytes]"),
-        ("https://" + "a" * 43 + "/", "[52 bytes]"),
-        ("android-app://x/", "[16 bytes]"),
-        ("/x", "[2 bytes]"),
-        ("", "[0 bytes]"),
-        ("http://x/" + "\xff" * 8000, "http://x/[8000 bytes]"),
+        ("http://[::1]:8080/x", "http://[::1]:8080/~1"),
+        ("http://127.0.0.1:8080/?next=/login?password=hunter2", "http://127.0.0.1:8080/~29"),
+        ("https://alice:hunter2@posts.example/", "~36"),
+        ("https://alice:12345@posts.example/", "~34"),
+        ("https://posts.example?a", "~23"),
+        ("https://Posts.example/", "~22"),
+        ("https://" + "a" * 43 + "/", "~52"),
+        ("android-app://x/", "~16"),
+        ("/x", "~2"),
+        ("", "~0"),
+        ("http://x/" + "\xff" * 8000, "http://x/~8000"),
     ],
 )
 def test_referer_is_logged_as_its_origin(connection: Connection, referer: str, shown: str) -> None:
@@ -238,7 +322,7 @@ def test_referer_is_logged_as_its_origin(connection: Connection, referer: str, s
 
 CHROMIUM = (
     "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/126.0.0.0 Safari/537.36",
-    "Mozilla/5.0 AppleWebKit/537.36 Chrome/126.0.0.0 Safari/537.36 [39 bytes]",
+    "Mozilla/5.0 AppleWebKit/537.36 Chrome/126.0.0.0 Safari/537.36 ~39",
 )
 
 
@@ -248,14 +332,14 @@ CHROMIUM = (
         ("curl/7.88.1", "curl/7.88.1"),
         ("python-httpx/0.27.0", "python-httpx/0.27.0"),
         CHROMIUM,
-        ("agent/hunter2", "[13 bytes]"),
-        ('" 200 \\" \t\x85', "[11 bytes]"),
-        ("", "[0 bytes]"),
+        ("agent/hunter2", "~13"),
+        ('" 200 \\" \t\x85', "~11"),
+        ("", "~0"),
         ("postd", "postd"),
-        ("postds", "[6 bytes]"),
-        ("a/1 " * 100 + "b", "a/1 " * PRODUCTS_MAX + "[369 bytes]"),
-        ("x" * (AGENT_MAX_BYTES - 5) + " curl/8", f"[{AGENT_MAX_BYTES + 2} bytes]"),
-        ("\xff" * 8000, "[8000 bytes]"),
+        ("postds", "~6"),
+        ("a/1 " * 100 + "b", "a/1 " * PRODUCTS_MAX + "~369"),
+        ("x" * (AGENT_MAX_BYTES - 5) + " curl/8", f"~{AGENT_MAX_BYTES + 2}"),
+        ("\xff" * 8000, "~8000"),
     ],
 )
 def test_user_agent_is_logged_as_its_products(connection: Connection, agent: str, shown: str) -> None:
@@ -266,7 +350,7 @@ def test_user_agent_is_logged_as_its_products(connection: Connection, agent: str
 
 
 def test_unregistered_method_is_logged_as_its_length(connection: Connection) -> None:
-    for method, shown in (("PROPFIND", "PROPFIND"), ("hunter2", "[7 bytes]"), ("get", "[3 bytes]")):
+    for method, shown in (("PROPFIND", "PROPFIND"), ("hunter2", "~7"), ("get", "~3")):
         (line,) = connection.ask(f"{method} /room/1 HTTP/1.1\r\nHost: x\r\n\r\n")
         assert decode(line)["first"] == f"{shown} /room/1 HTTP/1.1"
     assert len(METHODS) >= 39
@@ -317,9 +401,9 @@ def test_disconnect_before_the_response_is_logged_as_499(connection: Connection)
 @pytest.mark.parametrize(
     ("sent", "first", "status"),
     [
-        ("GET /a HTTP/2.0\r\nHost: x\r\n\r\n", "GET /[1 bytes] HTTP/1.1", "505"),
-        ("GET /a HTTP/1.1\r\n\r\n", "GET /[1 bytes] HTTP/1.1", "400"),
-        ("\x16\x03\x01", "-", "400"),
+        ("GET /a HTTP/2.0\r\nHost: x\r\n\r\n", "GET /~1 HTTP/1.1", "505"),
+        ("GET /a HTTP/1.1\r\n\r\n", "GET /~1 HTTP/1.1", "400"),
+        ("\x16\x03\x01", "- - -", "400"),
     ],
     ids=["version", "host", "tls"],
 )

@@ -302,8 +302,8 @@ def test_each_request_has_a_line_in_the_access_log(connection: Connection) -> No
         connection.clock.advance(DELAY_S)
     (event,) = [event for event in events if event["log_namespace"] == "postd.access"]
     first, second = event["lines"].splitlines()
-    assert '"GET /[4 bytes]?[1 bytes] HTTP/1.1" 200 4 ' in first
-    assert '"GET /[3 bytes] HTTP/1.1" 200 4 ' in second
+    assert '"GET /~4?~1 HTTP/1.1" 200 4 ' in first
+    assert '"GET /~3 HTTP/1.1" 200 4 ' in second
 
 
 def test_many_lines_are_written_without_waiting(connection: Connection) -> None:

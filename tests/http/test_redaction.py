@@ -5,6 +5,7 @@ import html
 import json
 import quopri
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -81,18 +82,9 @@ def digest(**parameters: str) -> dict[str, Any]:
 def requests_with(secret: str) -> Iterator[tuple[str, str, Mapping[str, Any], bytes]]:
     """Yield requests that have a secret in one place each: method, target, fields, body."""
     target = quote(secret, safe="!$&'()*+,;:@/?%=~")
-    for path in (
-        "/{}",
-        "/post/{}",
-        "/all/{}",
-        "/login/{}",
-        "/post?{}=1",
-        "/post?limit={}",
-        "/post?a=1&token={}&limit=1",
-    ):
+    for path in ("/all/{}", "/post?{}=1", "/post?limit={}", "/post?a=1&token={}&limit=1"):
         yield "GET", path.format(target), {}, b""
     yield "GET", f"/?next=/login?password={target}", {}, b""
-    yield "GET", f"/x%23{target}", {}, b""
     yield "GET", f"http://localhost/post?{target}", {}, b""
     if secret.isascii() and secret.isalnum():
         yield secret[:32], "/post", {}, b""
@@ -115,6 +107,13 @@ def requests_with(secret: str) -> Iterator[tuple[str, str, Mapping[str, Any], by
     form = {"Content-Type": "application/x-www-form-urlencoded"}
     for names in ({"username": secret, "password": "x"}, {"username": "alice", "password": secret}, {secret: "x"}):
         yield "POST", "/login", form, urlencode(names).encode()
+
+
+def missing_paths_with(secret: str) -> Iterator[tuple[str, str, Mapping[str, Any], bytes]]:
+    """Yield requests for paths that do not exist, as `requests_with`."""
+    target = quote(secret, safe="!$&'()*+,;:@/?%=~")
+    for path in ("/{}", "/post/{}", "/login/{}", "/x%23{}", "/x%2F{}/y", "http://localhost/{}"):
+        yield "GET", path.format(target), {}, b""
 
 
 @pytest.fixture(scope="module")
@@ -193,14 +192,17 @@ def logging_api(api: InMemoryApi, request: pytest.FixtureRequest) -> InMemoryApi
     return api
 
 
-@pytest.mark.parametrize(("number", "secret"), [*enumerate(SECRETS.values())], ids=SECRETS)
-def test_no_encoding_of_a_secret_is_in_the_log(api: InMemoryApi, number: int, secret: str) -> None:
+@pytest.mark.parametrize(("number", "kind"), [*enumerate(SECRETS)], ids=SECRETS)
+def test_no_encoding_of_a_secret_is_in_the_log(api: InMemoryApi, number: int, kind: str) -> None:
+    secret = SECRETS[kind]
     set_log(api, LogInBothFormats(api.site.reactor))
+    # The path of a 404 is withheld by its form: a password may look like any word.
+    requests = [requests_with] if "password" in kind else [requests_with, missing_paths_with]
     # By default each secret is sent in a sixth of the encodings, each encoding with a sixth of the secrets.
     step = 1 if IS_THOROUGH else 6
     for name, encoding in list(ENCODINGS.items())[number % step :: step]:
         encoded = encoding(secret)
-        for request_ in requests_with(encoded):
+        for request_ in chain.from_iterable(make(encoded) for make in requests):
             events = ask(api, encode(*request_))
             assert sum("lines" in event for event in events) == len(FORMATS)
             log = lines_of(events)
