@@ -4,10 +4,12 @@ A superset of Apache's htpasswd, one account a line:
 
     name:hash
     name:hash:MD5=<32 hex>,SHA-256=<64 hex>,realm=<text to the end of the line>
+    name:hash:comment
 
-`hash` is one that `postd.protocol.password.check_hash` accepts. The third field, which Apache ignores, has an H(A1) for
-one or more Digest algorithms, and the realm they are bound to. As with Apache, white space before a name and after a
-hash is ignored, and lines that are blank or begin with `#` are comments.
+`hash` is one that `postd.protocol.password.check_hash` accepts. The third field, which Apache and nginx ignore, has an
+H(A1) for one or more Digest algorithms, and the realm they are bound to, or it is a comment. As with Apache, white
+space before a name and after a hash is ignored, and lines that are blank or begin with `#` are comments. Names are in
+UTF-8, or in ISO-8859-1 as by htpasswd on an old terminal (`decode_text`).
 """
 
 import codecs
@@ -23,7 +25,15 @@ from msgspec import Struct
 
 from postd.errors import ConfigError
 from postd.protocol.digest import HASHES, check_realm, h_a1
-from postd.protocol.password import check_hash, check_password, has_control, hash_password, is_encodable, normalize
+from postd.protocol.password import (
+    check_hash,
+    check_password,
+    decode_text,
+    has_control,
+    hash_password,
+    is_encodable,
+    normalize,
+)
 
 NAME_MAX_BYTES = 255
 """The longest name, in UTF-8 (Apache's htpasswd has the same limit)."""
@@ -123,8 +133,6 @@ def decode_users(content: bytes, where: str) -> dict[str, Account]:
             continue
         try:
             account = _decode_account(_text(line), accounts)
-        except UnicodeDecodeError:
-            raise ConfigError(f"{where}: line {number}", "is not UTF-8 text") from None
         except ValueError as error:
             raise ConfigError(f"{where}: line {number}", str(error)) from None
         accounts[account.name] = account
@@ -137,7 +145,7 @@ def _is_comment(line: bytes) -> bool:
 
 
 def _text(line: bytes) -> str:
-    return line.lstrip().removesuffix(b"\n").removesuffix(b"\r").decode()
+    return decode_text(line.lstrip().removesuffix(b"\n").removesuffix(b"\r"))
 
 
 def _decode_account(line: str, earlier: Mapping[str, Account]) -> Account:
@@ -145,14 +153,14 @@ def _decode_account(line: str, earlier: Mapping[str, Account]) -> Account:
     if not colon:
         raise ValueError("has no colon; a line is name:hash")
     name = _about("the name", check_name, name)
-    password_hash, colon, digest = rest.partition(":")
+    password_hash, _, field = rest.partition(":")
     password_hash = password_hash.rstrip()
     _about("the hash", check_hash, password_hash)
     if name in earlier:
         raise ValueError(f"the name {name!r} is on an earlier line already")
-    if not colon:
+    if not _DIGEST.match(field):
         return Account(name, password_hash)
-    return Account(name, password_hash, *_about("the third field", _decode_digest, digest))
+    return Account(name, password_hash, *_about("the third field", _decode_digest, field))
 
 
 def _decode_digest(field: str) -> tuple[str, Mapping[str, str]]:
@@ -178,6 +186,9 @@ def _decode_digest(field: str) -> tuple[str, Mapping[str, str]]:
     return realm, MappingProxyType(hashes)
 
 
+_DIGEST = re.compile(rf"(?:{'|'.join(_HEX_CHARS)}|realm)=|.*,realm=")
+"""What a third field with hashes begins with. Any other is a comment, but for one with a misspelled algorithm."""
+
 _HASH_IN_REALM = re.compile(rf",(?:{'|'.join(_HEX_CHARS)})=[0-9A-Fa-f]{{32}}")
 
 
@@ -194,14 +205,15 @@ def _check_realm(realm: str) -> None:
 def set_account(content: bytes, account: Account) -> bytes:
     """Return a user file with an account added, or replaced if the file has an account of its name.
 
-    Every other line stays the same, to the byte. `content` is as for `decode_users`.
+    Every other line stays the same, to the byte. A comment in the replaced line is kept as a line before it, because
+    the hashes for Digest take its place. `content` is as for `decode_users`.
     """
     lines = _split(content)
     encoded = _encode_account(account)
     line_end = b"\r\n" if b"\r\n" in content else b"\n"
     for position, line in enumerate(lines):
         if _name_in(line) == account.name:
-            lines[position] = encoded + (line_end if line.endswith(b"\n") else b"")
+            lines[position] = _comment_line(line, line_end) + encoded + (line_end if line.endswith(b"\n") else b"")
             return b"".join(lines)
     if lines and not lines[-1].endswith(b"\n"):
         lines.append(line_end)
@@ -220,6 +232,13 @@ def _split(content: bytes) -> list[bytes]:
 
 def _name_in(line: bytes) -> str | None:
     return None if _is_comment(line) else normalize(_text(line).partition(":")[0])
+
+
+def _comment_line(line: bytes, line_end: bytes) -> bytes:
+    """Return the comment in the third field of an account's line, as a line; empty if there is none."""
+    name, _, rest = line.strip().partition(b":")
+    comment = rest.partition(b":")[2].strip()
+    return b"# " + name + b": " + comment + line_end if comment and not _DIGEST.match(decode_text(comment)) else b""
 
 
 def _encode_account(account: Account) -> bytes:

@@ -40,6 +40,18 @@ _MARKS_OF_CLASS_0 = frozenset("\u0f73\u0f75\u0f81")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
+def decode_text(octets: bytes) -> str:
+    """Return a name or a password as text: UTF-8, or ISO-8859-1 where the octets are not UTF-8.
+
+    RFC 7617 §2 leaves the encoding open without `charset`, and clients differ: requests, aiohttp, libsoup, Qt and Java
+    send ISO-8859-1. Text of that encoding is hardly ever valid UTF-8.
+    """
+    try:
+        return octets.decode("utf-8")
+    except UnicodeDecodeError:
+        return octets.decode("latin-1")
+
+
 def normalize(text: str) -> str:
     """Return a name or a password in NFC, in which they are stored and compared (RFC 8265 §3.3, §4.2).
 

@@ -101,6 +101,19 @@ class DecodeUsersTests:
     def test_names_are_normalized(self) -> None:
         assert list(decode(f"Ame\u0301lie:{BCRYPT}")) == ["Am\u00e9lie"]
 
+    def test_names_that_are_not_utf_8_are_latin_1(self) -> None:
+        assert decode(f"Jos\u00e9:{BCRYPT}\n".encode("latin-1")) == decode(f"Jos\u00e9:{BCRYPT}\n")
+        both = f"Jos\u00e9:{BCRYPT}\n".encode("latin-1") + f"Jos\u00e9:{BCRYPT}\n".encode()
+        assert refusal(both) == "users: line 2: the name 'Jos\u00e9' is on an earlier line already"
+
+    @each(
+        "comment", ["", "mail@example.org", "Alice Smith", "x=1, MD5=2", "1000:100:Alice,,,:/home/alice", " ", "J\xf6"]
+    )
+    def test_third_field_may_be_a_comment_as_for_apache_and_nginx(self, comment: str) -> None:
+        line = f"alice:{BCRYPT}:{comment}\n"
+        for text in (line, line.encode("latin-1")):
+            assert decode(text) == {"alice": Account("alice", BCRYPT)}
+
     def test_empty_file_has_no_users(self) -> None:
         assert decode("") == {}
 
@@ -118,7 +131,7 @@ class DecodeUsersTests:
                 f"Am\u00e9:{BCRYPT}\nAme\u0301:{BCRYPT}",
                 "users: line 2: the name 'Am\u00e9' is on an earlier line already",
             ),
-            (b"al\xffice:x", "users: line 1: is not UTF-8 text"),
+            (b"al\x85ice:x", "users: line 1: the name has a control character"),
             (
                 b"\xef\xbb\xbfalice:x",
                 "users: line 1: begins with a byte order mark; save the file as UTF-8 without one",
@@ -146,8 +159,6 @@ class DecodeUsersTests:
     @each(
         "field, why",
         [
-            ("", "has an unknown part; allowed: MD5, SHA-256, realm"),
-            ("Alice Smith", "has an unknown part; allowed: MD5, SHA-256, realm"),
             (f"SHA-512-256={SHA256},realm=postd", "has an unknown part; allowed: MD5, SHA-256, realm"),
             (f"md5={MD5},realm=postd", "has an unknown part; allowed: MD5, SHA-256, realm"),
             (f"MD5={MD5},,realm=postd", "has an unknown part; allowed: MD5, SHA-256, realm"),
@@ -262,6 +273,18 @@ class EditingTests:
         added = Account("carol", BCRYPT)
         assert set_account(content, added) == content + f"\r\ncarol:{BCRYPT}\r\n".encode()
         assert set_account(b"", added) == f"carol:{BCRYPT}\n".encode()
+
+    @each("comment", [b"mail@example.org", b"1000:Jos\xe9", b" Alice "])
+    def test_comment_of_a_replaced_line_is_kept(self, comment: bytes) -> None:
+        content = f"bob:{BCRYPT}\r\nalice:{BCRYPT}:".encode() + comment + b"\r\n"
+        changed = set_account(content, ALICE)
+        assert changed.splitlines() == [
+            f"bob:{BCRYPT}".encode(),
+            b"# alice: " + comment.strip(),
+            f"alice:{BCRYPT}:{DIGEST}".encode(),
+        ]
+        assert set_account(changed, ALICE) == changed
+        assert remove_account(content, "bob") == content.split(b"\r\n", 1)[1]
 
     def test_name_is_found_in_any_unicode_form(self) -> None:
         content = f"  Ame\u0301:{BCRYPT}\n".encode()

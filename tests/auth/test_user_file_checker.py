@@ -174,7 +174,7 @@ class FileTests:
             (None, "users: does not exist"),
             (b"# users\nalice:plain\n", "users: line 2: the hash is plain text"),
             (b"alice\n", "users: line 1: has no colon"),
-            (b"\xff:x\n", "users: line 1: is not UTF-8 text"),
+            (b"\x85:x\n", "users: line 1: the name has a control character"),
         ],
     )
     def test_file_that_cannot_be_used_is_an_error(self, tmp_path: Path, content: bytes | None, words: str) -> None:
