@@ -96,13 +96,10 @@ class DigestChecker(Checker):
         """
         sent = credentials.response
         name = sent.username
-        if NAME_MAX_BYTES < len(name) <= _ENCODED_NAME_MAX_CHARS:
-            name = decode_encoded_username(name)
+        if len(name) > NAME_MAX_BYTES or "%" in name or not name.isascii():
+            name = self._resolve(name)
         if len(name) > NAME_MAX_BYTES:
             raise log_refusal("digest", Refused("longer than any name", sent.username), credentials.address)
-        name = normalize(name)
-        if "%" in name and self._users.get(name) is None:
-            name = normalize(decode_encoded_username(name))
         try:
             attempt = await self._throttle.admit(login_keys(name, credentials.address))
         except TooManyFailuresError as error:
@@ -113,7 +110,7 @@ class DigestChecker(Checker):
         known = account.h_a1_for(self._realm, sent.algorithm) if account else None
         ha1 = known or self._dummy_h_a1[sent.algorithm]
         expected = response_hash(sent, ha1, credentials.method)
-        right = sent.response.isascii() and hmac.compare_digest(expected, sent.response.lower())
+        right = hmac.compare_digest(expected, sent.response.lower())
         if known is None or not right:
             why = "wrong response" if known else "no H(A1) for this realm and algorithm" if account else "no such user"
             refusal = log_refusal("digest", Refused(why, name, known=account is not None), credentials.address)
@@ -128,3 +125,20 @@ class DigestChecker(Checker):
             raise log_refusal("digest", stale, credentials.address)
         credentials.accepted(response_hash(sent, ha1, ""))
         return Identity(name, "digest", revalidate=self._users.revalidate(name))
+
+    def refuse(self, why: str, username: str) -> Refused:
+        """Return a refusal of credentials that are not checked; it names the user if the account exists."""
+        name = self._resolve(username)
+        return Refused(why, name, known=self._users.get(name) is not None)
+
+    def _resolve(self, username: str) -> str:
+        """Return the name of the account that a client means, normalized; too long a name is returned unchanged."""
+        name = username
+        if NAME_MAX_BYTES < len(name) <= _ENCODED_NAME_MAX_CHARS:
+            name = decode_encoded_username(name)
+        if len(name) > NAME_MAX_BYTES:
+            return name
+        name = normalize(name)
+        if "%" in name and self._users.get(name) is None:
+            name = normalize(decode_encoded_username(name))
+        return name

@@ -2,7 +2,7 @@
 
 from binascii import a2b_base64, b2a_base64
 
-from postd.protocol.password import has_control
+from postd.protocol.password import decode_text, has_control
 
 
 class BasicSyntaxError(ValueError):
@@ -12,20 +12,19 @@ class BasicSyntaxError(ValueError):
 def decode_user_pass(token: bytes) -> tuple[str, str]:
     """Return the user-id and the password (RFC 7617 §2).
 
-    The text must be UTF-8 (§2.1), and the Base64 canonical: padded, without characters outside its alphabet (RFC 4648
-    §3.2, §3.3).
+    The Base64 must be canonical: padded, without characters outside its alphabet (RFC 4648 §3.2, §3.3).
 
     Raises:
         BasicSyntaxError: it is malformed, has no colon, or has control characters, which §2 forbids.
     """
     try:
         decoded = a2b_base64(token, strict_mode=True)
-        text = decoded.decode("utf-8")
     except ValueError:
-        raise BasicSyntaxError("not UTF-8 text in Base64") from None
+        raise BasicSyntaxError("not Base64") from None
     # Unused bits before the padding: otherwise several texts would decode to the same user-pass.
     if b2a_base64(decoded, newline=False) != token:
         raise BasicSyntaxError("not canonical Base64")
+    text = decode_text(decoded)
     user, colon, password = text.partition(":")
     if not colon:
         raise BasicSyntaxError("no colon")

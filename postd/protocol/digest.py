@@ -1,6 +1,7 @@
 """Digest access authentication: hashes, syntax and nonces (RFC 7616; qop=auth only).
 
-Text is hashed as UTF-8, as today's clients do without a `charset` parameter (RFC 7616 §4).
+Text is hashed as UTF-8, as today's clients do without a `charset` parameter (RFC 7616 §4), also by clients that send
+the user name in ISO-8859-1.
 """
 
 import hashlib
@@ -19,11 +20,17 @@ from msgspec.structs import asdict, replace
 
 from postd.protocol.base64url import decode_base64url
 from postd.protocol.challenge import Challenge, unquote_string
+from postd.protocol.password import decode_text
 from postd.protocol.percent import percent_decode
 
 HASHES: Mapping[str, Any] = MappingProxyType({"MD5": hashlib.md5, "SHA-256": hashlib.sha256})
 """The supported algorithms by their registered names (RFC 7616 §6.1), the weakest first. Neither MD5 nor SHA-256 is a
 password hash: an H(A1) must be kept as secret as the password."""
+
+ALGORITHMS_BY_DIGITS: Mapping[int, str] = MappingProxyType(
+    {2 * made(usedforsecurity=False).digest_size: name for name, made in HASHES.items()}
+)
+"""The algorithms by the number of hex digits of their hashes."""
 
 
 def h_a1(algorithm: str, username: str, realm: str, password: str) -> str:
@@ -60,7 +67,7 @@ class DigestResponse(Struct, frozen=True):
     """The parameters of a client's `Authorization: Digest` (RFC 7616 §3.4).
 
     `nc` and `cnonce` are kept as sent, because both are hashed and echoed in `Authentication-Info`. Bytes that are not
-    UTF-8 are surrogate escapes. `algorithm` is a key of `HASHES`.
+    UTF-8 are surrogate escapes, but in `username` (`decode_text`). `algorithm` is a key of `HASHES`.
     """
 
     username: str
@@ -100,6 +107,7 @@ _PARAMETER, _PARAMETER_WITH_PAIRS = (
     for quoted in (_PLAIN, _WITH_PAIRS)
 )
 _COUNT = re.compile(r"[0-9A-Fa-f]{8}")
+_RESPONSE = re.compile("|".join(f"[0-9A-Fa-f]{{{digits}}}" for digits in ALGORITHMS_BY_DIGITS))
 _EXTENDED = re.compile(r"UTF-8'[A-Za-z0-9-]*'((?:%[0-9A-Fa-f]{2}|[!#$&+.^_`|~0-9A-Za-z-])*)", re.IGNORECASE)
 
 _ENCODED = re.compile(rb"(?:%[89A-Fa-f][0-9A-Fa-f])+")
@@ -126,26 +134,26 @@ def decode_digest_response(value: bytes) -> DigestResponse:
         raise DigestSyntaxError("an unsupported algorithm")
     if qop.lower() != "auth":
         raise DigestSyntaxError("another qop than auth")
-    if not _COUNT.fullmatch(nc) or nc == "00000000":
+    if not _COUNT.fullmatch(nc):
         raise DigestSyntaxError("nc is not a count of eight hex digits")
+    if not _RESPONSE.fullmatch(response):
+        raise DigestSyntaxError("response is not a hash in hex digits")
     if parameters.get("userhash", "false").lower() != "false":
         raise DigestSyntaxError("userhash, which is not supported")
     username = parameters.get("username")
     if username is None or "username*" in parameters:
         username = _decode_extended_username(parameters)
+    elif not username.isascii():
+        username = decode_text(username.encode("utf-8", "surrogateescape"))
     return DigestResponse(username, realm, nonce, uri, response, algorithm, cnonce, nc)
 
 
 def decode_encoded_username(username: str) -> str:
-    """Return a user name with its percent-encoded non-ASCII octets decoded, unchanged if they are not UTF-8.
+    """Return a user name with its percent-encoded non-ASCII octets decoded (`decode_text`).
 
     curl from 8.22 on percent-encodes names so, and hashes the name itself; no RFC specifies this.
     """
-    encoded = username.encode("utf-8", "surrogateescape")
-    try:
-        return _ENCODED.sub(lambda escapes: percent_decode(escapes[0]), encoded).decode("utf-8")
-    except UnicodeDecodeError:
-        return username
+    return decode_text(_ENCODED.sub(lambda escapes: percent_decode(escapes[0]), username.encode()))
 
 
 def _decode_parameters(value: bytes) -> dict[str, str]:

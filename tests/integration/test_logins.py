@@ -21,7 +21,7 @@ import pytest
 import pytest_twisted
 import requests
 import treq
-from requests.auth import HTTPBasicAuth
+from requests.auth import HTTPBasicAuth, HTTPDigestAuth
 from treq.client import HTTPClient
 from twisted.internet import reactor
 from twisted.web.client import Agent
@@ -221,6 +221,17 @@ def basic_with_urllib(url: str, user: str, password: str) -> str:
 @pytest.mark.parametrize("get", [basic_with_requests, basic_with_httpx, basic_with_aiohttp, basic_with_urllib])
 def test_basic_authenticates(daemon: Daemon, get: Callable[[str, str, str], str]) -> None:
     assert get(f"{daemon.url}/basic", "alice", COLONS_AND_UTF_8) == SUCCESS
+
+
+def test_names_in_latin_1_authenticate(tmp_path: Path) -> None:
+    """Requests and aiohttp encode text so."""
+    write_users(tmp_path, jürgen="pässwörd")
+    with serve(tmp_path) as daemon:
+        basic = requests.get(f"{daemon.url}/basic", auth=("jürgen", "pässwörd"), timeout=TIMEOUT_S)
+        digest = requests.get(f"{daemon.url}/digest", auth=HTTPDigestAuth("jürgen", "pässwörd"), timeout=TIMEOUT_S)
+        assert [(answer.status_code, answer.content.decode()) for answer in (basic, digest)] == [
+            (200, "Success: jürgen\n")
+        ] * 2
 
 
 @pytest_twisted.ensureDeferred

@@ -333,6 +333,15 @@ class BasicTests:
         for name, password in (("bob", "p"), ("colon", ""), ("space", "a b"), ("colon", "::")):
             check_challenged(ask(api, "GET", "/basic", headers=basic(name, password)))
 
+    def test_user_pass_in_latin_1_is_the_same(self, make: Callable[..., InMemoryApi]) -> None:
+        """As requests, aiohttp, libsoup, Qt and Java send it (reference: Basic, A6)."""
+        api = make("", users=f"jürgen:{bcrypt.hashpw('pässwörd'.encode(), bcrypt.gensalt(4)).decode()}\n")
+        for encoding in ("latin-1", "utf-8", "latin-1"):
+            answer = ask(api, "GET", "/basic", headers=basic("jürgen", "pässwörd", encoding))
+            check_authenticated(answer, "jürgen")
+        for password in ("passwörd", "pässwört", "pÃ¤sswÃ¶rd"):
+            check_challenged(ask(api, "GET", "/basic", headers=basic("jürgen", password, "latin-1")))
+
     @each(
         "token",
         [
@@ -443,6 +452,19 @@ class ThrottleTests:
         for _ in range(5):
             check_authenticated(ask(api, "GET", "/basic", headers=basic()))
         assert hashed_passwords == [PASSWORD]
+
+    def test_both_encodings_share_the_limit_and_the_cache(
+        self, make: Callable[..., InMemoryApi], hashed_passwords: list[str]
+    ) -> None:
+        api = make("", users=account("jürgen"))
+        for encoding in ("latin-1", "utf-8") * 5:
+            check_authenticated(ask(api, "GET", "/basic", headers=basic("jürgen", encoding=encoding)), "jürgen")
+        assert len(hashed_passwords) == 1
+        for encoding in ("latin-1", "utf-8") * 5:
+            check_challenged(ask(api, "GET", "/basic", headers=basic("jürgen", "wröng", encoding)))
+        assert len(hashed_passwords) == 11
+        for encoding in ("latin-1", "utf-8"):
+            check_without_challenge(ask(api, "GET", "/basic", headers=basic("jürgen", encoding=encoding)), 429)
 
     def test_basic_digest_and_form_share_one_limit(self, api: InMemoryApi) -> None:
         form = urlencode({"username": "alice", "password": "wrong"}).encode()

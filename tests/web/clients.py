@@ -39,8 +39,8 @@ def make_api(folder: Path, settings: str = "", users: str = account("alice") + a
     return InMemoryApi(folder, settings)
 
 
-def basic(username: str = "alice", password: str = PASSWORD) -> dict[str, Any]:
-    return {"Authorization": "Basic " + b64encode(f"{username}:{password}".encode()).decode()}
+def basic(username: str = "alice", password: str = PASSWORD, encoding: str = "utf-8") -> dict[str, Any]:
+    return {"Authorization": "Basic " + b64encode(f"{username}:{password}".encode(encoding)).decode()}
 
 
 class Challenge(Struct):

@@ -378,10 +378,15 @@ class DigestTests:
         proof = self.proof(api, "GET", "/x")
         check_challenged(judge(api, forwarded("PUT", "/x"), proof.headers()), "Digest", "Bearer", "Basic")
 
-    @pytest.mark.parametrize("uri", ["/y", "/x?", "/x/", "/gate", "/%78"])
+    @pytest.mark.parametrize("uri", ["/y", "/x?", "/x/", "/gate", "/%2578"])
     def test_response_for_another_uri_is_400(self, api: InMemoryApi, uri: str) -> None:
         proof = self.proof(api, "GET", "/x")
         check_refused(judge(api, forwarded("GET", uri), proof.headers()), 400)
+
+    @pytest.mark.parametrize("uri", ["/%78", "//x", "/y/../x"])
+    def test_response_for_another_spelling_of_the_uri_is_accepted(self, api: InMemoryApi, uri: str) -> None:
+        proof = self.proof(api, "GET", "/x")
+        check_admitted(judge(api, forwarded("GET", uri), proof.headers()), "alice", "digest")
 
     def test_absolute_uri_is_that_of_the_described_host(self, api: InMemoryApi) -> None:
         for host, status in (("app.example", 200), ("APP.example", 200), ("localhost", 400), ("posts.example", 400)):
@@ -678,7 +683,9 @@ class IdentityFieldTests:
 
     def test_name_of_an_account_is_encoded(self, make: Callable[..., InMemoryApi]) -> None:
         api = make(SETTINGS.replace(ISSUERS, ""), users=account("jürgen 100%"))
-        check_admitted(judge(api, forwarded(), basic("jürgen 100%")), "j%C3%BCrgen 100%25", "basic")
+        for encoding in ("utf-8", "latin-1"):
+            sent = basic("jürgen 100%", encoding=encoding)
+            check_admitted(judge(api, forwarded(), sent), "j%C3%BCrgen 100%25", "basic")
 
 
 class LogTests:

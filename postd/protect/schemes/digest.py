@@ -52,7 +52,7 @@ class Digest(Scheme, frozen=True):
         checker = DigestChecker(context.users, nonces, context.throttle, realm=context.realm)
 
         def make_factories(resource: ProtectedResource) -> Sequence[DigestCredentialFactory]:
-            return [DigestCredentialFactory(context.realm, algorithms, nonces, resource.clients)]
+            return [DigestCredentialFactory(context.realm, algorithms, nonces, resource.clients, refuse=checker.refuse)]
 
         return SchemeParts((checker,), make_factories)
 
