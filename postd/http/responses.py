@@ -108,7 +108,7 @@ def make_redirect(location: bytes, status: HTTPStatus = HTTPStatus.FOUND) -> Res
     return make_response(status, TEXT, b"%b\n" % location, {**PAGE_HEADERS, b"Location": location})
 
 
-def make_streamed_response(  # noqa: PLR0913 - three have their defaults
+def make_streamed_response(  # noqa: PLR0913 - four have their defaults
     content_type: bytes,
     pieces: AsyncGenerator[Parts],
     headers: Mapping[bytes, bytes],
@@ -116,14 +116,15 @@ def make_streamed_response(  # noqa: PLR0913 - three have their defaults
     length: int | None = None,
     memory: Memory = NO_MEMORY,
     live: bool = False,
+    status: HTTPStatus = HTTPStatus.OK,
 ) -> StreamedResponse:
-    """Return a 200 response with a generated body, as `StreamedResponse`.
+    """Return a response with a generated body, as `StreamedResponse`.
 
     `length` is the length of the body in bytes, None if unknown.
     """
     known = {} if length is None else {b"Content-Length": b"%d" % length}
-    head = _encode_head(HTTPStatus.OK, {**headers, b"Content-Type": content_type, **known})
-    return StreamedResponse(200, head, pieces, length is None, memory, live)
+    head = _encode_head(status, {**headers, b"Content-Type": content_type, **known})
+    return StreamedResponse(status.value, head, pieces, length is None, memory, live)
 
 
 def _encode_head(status: HTTPStatus, headers: Mapping[bytes, bytes]) -> bytes:

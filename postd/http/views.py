@@ -77,7 +77,7 @@ def _answer(request: Request, made: Response | StreamedResponse | None) -> None:
     if isinstance(made, Response) and len(made.body) <= WRITE_MAX_BYTES:
         request.send(made)
     else:
-        respond(request, _send_in_pieces(request, made))
+        respond(request, send_in_pieces(request, made))
 
 
 def _fail(request: Request, error: Exception) -> None:
@@ -113,7 +113,7 @@ class _Responder:
             self._waiting.cancel()
 
 
-async def _send_in_pieces(request: Request, made: Response | StreamedResponse) -> None:
+async def send_in_pieces(request: Request, made: Response | StreamedResponse) -> None:
     """Send a large body at the pace of the client."""
     request.begin(made)
     if request.method != b"HEAD":

@@ -118,9 +118,10 @@ def _describe_difference(sent: bytes, received: bytes) -> str:
     """Return how a `uri` differs from the request target, without their contents, which may be secret."""
     if not sent.startswith(b"/"):
         return "its uri is of another host, or no path"
-    (path, _, query), (own_path, _, own_query) = sent.partition(b"?"), received.partition(b"?")
+    path, own_path = sent.partition(b"?")[0], received.partition(b"?")[0]
     if path == own_path:
-        return f"its query has {len(query)} bytes, that of the request {len(own_query)}"
+        query, own_query = len(sent) - len(path), len(received) - len(own_path)
+        return f"its query has {query} bytes with the question mark, that of the request {own_query}"
     if own_path != b"/" and path.endswith(own_path):
         return f"its path begins with {len(path) - len(own_path)} more bytes than that of the request"
     return f"its path has {len(path)} bytes, that of the request {len(own_path)}"

@@ -69,7 +69,7 @@ class ProtectedPage(Struct, frozen=True):
 
 
 def _view_of_folder(path: str) -> View:
-    from postd.web.folder import Folder  # noqa: PLC0415 - takes 6 ms and half a mebibyte, and few servers have files
+    from postd.web.folder import Folder  # noqa: PLC0415 - reads the system's media types, and few servers have files
 
     return Folder(path).show
 

@@ -32,7 +32,7 @@ _ISSUERS = {"treq", "joserfc", "twisted.web.client", "postd.net.fetching", "post
 _REDIS = {"txredisapi", "hiredis", "postd.store.redis"}
 _TLS = {"OpenSSL", "cryptography", "service_identity", "twisted.internet.ssl", "twisted.protocols.tls", "postd.net.tls"}
 _ADMIN = {"prometheus_client", "postd.web.admin"}
-_ON_DEMAND = {"postd.web.openapi.docs", "postd.web.openapi.document", "twisted.web.static"}
+_ON_DEMAND = {"postd.web.openapi.docs", "postd.web.openapi.document", "postd.web.folder"}
 _NEVER = {"h2", "hpack", "twisted.web._http2", "click", "httpx", "hypothesis", "postd.cli", "postd.client"}
 
 

@@ -550,7 +550,7 @@ class UriTests:
     @each(
         "target, uri, difference",
         [
-            ("/digest", "/digest?s3cr3t", "its query has 6 bytes, that of the request 0"),
+            ("/digest", "/digest?s3cr3t", "its query has 7 bytes with the question mark, that of the request 0"),
             ("/digest", "/app/digest", "its path begins with 4 more bytes than that of the request"),
             ("/digest", "/s3cr3t", "its path has 7 bytes, that of the request 7"),
             ("/digest", "http://s3cr3t/digest", "its uri is of another host, or no path"),
