@@ -201,7 +201,9 @@ class PeerResolver:
             return [*origin] == [self.public_url.encode()]
         # Without the scheme: a proxy may terminate TLS without X-Forwarded-Proto.
         scheme, _, authority = origin[0].lower().partition(b"://")  # the authority is empty where the origin is "null"
-        default_port = _DEFAULT_PORTS.get(scheme, b"")  # which browsers leave out, and proxies may add
+        if scheme not in _DEFAULT_PORTS:  # of an app: capacitor://localhost is not http://localhost
+            return False
+        default_port = _DEFAULT_PORTS[scheme]  # which browsers leave out, and proxies may add
         return (
             len(origin) == 1
             and authority != b""

@@ -10,7 +10,8 @@ HOST_MAX_BYTES = 253 + len(".:65535")
 _LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
 # A name whose last label is a number is an address to browsers (https://url.spec.whatwg.org/#ends-in-a-number-checker).
 _NAME = re.compile(rf"(?=.{{1,253}}\Z)(?:{_LABEL}\.)*(?!(?:[0-9]+|0x[0-9a-f]*)\Z){_LABEL}")
-_ORIGIN = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+_ORIGIN = re.compile(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
+_APP_ORIGIN = re.compile(r"(?!(?i:https?):)[A-Za-z][A-Za-z0-9+.-]*://[A-Za-z0-9._~:\[\]-]+")
 _WITH_PORT = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]+):[0-9]*")
 
 
@@ -71,6 +72,19 @@ def check_origin(value: str) -> str:
     if origin and not _ORIGIN.fullmatch(origin):
         raise ValueError(f"{value!r} is not an origin, such as https://posts.example")
     return origin.removesuffix(":443") if origin.startswith("https:") else origin.removesuffix(":80")
+
+
+def check_page_origin(value: str) -> str:
+    """Return the origin of a page, which may have any scheme: `capacitor://localhost`, `chrome-extension://ID`.
+
+    Only origins of HTTP are normalized (`check_origin`): how a browser serializes another one is its own matter.
+
+    Raises:
+        ValueError: it is no origin with a host, such as `null`, which any page can have.
+    """
+    if not value:
+        raise ValueError("'' is not an origin, such as https://app.example")
+    return value if _APP_ORIGIN.fullmatch(value) else check_origin(value)
 
 
 def is_address(text: str) -> bool:

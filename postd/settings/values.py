@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 from postd.protocol.bearer import decode_scope
 from postd.protocol.digest import check_realm
 from postd.protocol.discovery import check_issuer, check_url
-from postd.protocol.host import check_host, check_origin, check_proxy
+from postd.protocol.host import check_host, check_origin, check_page_origin, check_proxy
 from postd.protocol.quantity import DURATION_MAX_S, DURATION_UNITS, decode_quantity
 from postd.scheme_names import SCHEMES
 
@@ -65,12 +65,6 @@ def _check_max_age(value: str) -> str:
         raise ValueError(f"{value!r} is not {MaxAge.ALLOWED}") from None
 
 
-def _check_cors_origin(value: str) -> str:
-    if not value:
-        raise ValueError("'' is not an origin, such as https://app.example")
-    return value if value == "*" else check_origin(value)
-
-
 def _check_page_path(value: str) -> str:
     segments = value.split("/")[1:]
     plain = re.fullmatch(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@-]+)+", value) and not {".", ".."} & set(segments)
@@ -114,8 +108,8 @@ class Origin(Text, check=check_origin):
     """An origin as browsers serialize it, in lower case without a default port (RFC 6454 §6.2), or empty."""
 
 
-class CorsOrigin(Text, check=_check_cors_origin):
-    """An origin that CORS allows, or `"*"`."""
+class CorsOrigin(Text, check=lambda value: value if value == "*" else check_page_origin(value)):
+    """An origin that CORS allows, of any scheme, or `"*"`."""
 
 
 class HostName(Text, check=lambda value: value if value == "*" else check_host(value)):

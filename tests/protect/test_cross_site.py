@@ -43,6 +43,8 @@ CROSS_SITE = [
     {"Sec-Fetch-Site": "same-site", "Origin": "http://blog.localhost"},
     {"Origin": "http://evil.example"},
     {"Origin": "null"},
+    {"Origin": "capacitor://localhost"},
+    {"Origin": "chrome-extension://localhost"},
 ]
 HANDSHAKES: list[Mapping[str, str]] = [
     {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "eA=="},

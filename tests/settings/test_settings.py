@@ -616,7 +616,27 @@ def test_wildcard_origin_is_accepted_alone(folder: Path) -> None:
 @each(
     "origin",
     [
-        *("", "null", "app.example", "//app.example", "**", "file://", "ftp://app.example", "https:a", "https://"),
+        *(
+            "capacitor://localhost",
+            "ionic://localhost",
+            "tauri://localhost",
+            "app://obsidian.md",
+            "app://-",
+            "app://a:1",
+        ),
+        *("chrome-extension://aaaabbbbccccdddd", "moz-extension://0f1e", "safari-web-extension://0F1E-2D3C"),
+        *("capacitor-electron://-", "vscode-webview://1abc", "ftp://app.example", "http://my_app.local:3000"),
+    ],
+)
+def test_origin_of_any_scheme_is_kept_as_it_is(folder: Path, origin: str) -> None:
+    assert load(folder, f"[api]\ncors_origins = ['{origin}']").api.cors_origins == (origin,)
+
+
+@each(
+    "origin",
+    [
+        *("", "null", "app.example", "//app.example", "**", "file://", "app://", "https:a", "https://", "HTTP://a b"),
+        *("capacitor://localhost/", "chrome-extension://*", "app:localhost", "1app://a", "tauri://a b", "app://me@a"),
         *("https://a/b", "https://a?b", "https://a b", "https://*.example", "https://me@app.example"),
         "https://bücher.example",
     ],

@@ -13,7 +13,8 @@ from tests.web.test_posts import check_problem
 from tests.web.wire import ask, begin
 
 APP = "https://app.example"
-LISTED = f"[api]\ncors_origins = ['{APP}', 'http://localhost:3000']\n"
+OTHERS = ["http://localhost:3000", "capacitor://localhost", "safari-web-extension://0F1E-2D3C"]
+LISTED = f"[api]\ncors_origins = {[APP, *OTHERS]}\n"
 WILDCARD = "[api]\ncors_origins = ['*']\n"
 BASIC = "read = ['basic']\nwrite = ['basic']\n"
 JSON = {"Content-Type": "application/json"}
@@ -89,7 +90,7 @@ class ListedTests:
         api.add("one")
         return api
 
-    @pytest.mark.parametrize("origin", [APP, "http://localhost:3000"])
+    @pytest.mark.parametrize("origin", [APP, *OTHERS])
     def test_page_of_an_allowed_origin_reads_and_writes(self, api: InMemoryApi, origin: str) -> None:
         headers = from_page(origin)
         for method, path, body, status in (
