@@ -18,10 +18,10 @@ from twisted.internet.interfaces import (
     IDelayedCall,
     IReactorCore,
     IReactorFDSet,
-    IReactorFromThreads,
     IReactorPluggableNameResolver,
     IReactorProcess,
     IReactorTCP,
+    IReactorThreads,
     IReactorTime,
 )
 from zope.interface import implementer
@@ -35,7 +35,7 @@ Work = Coroutine[Any, Any, T]
 class IReactor(
     IReactorCore,
     IReactorFDSet,
-    IReactorFromThreads,
+    IReactorThreads,
     IReactorPluggableNameResolver,
     IReactorProcess,
     IReactorTCP,
@@ -54,15 +54,16 @@ AnyReactor = IReactorTime | ModuleType
 """A reactor as programs pass it: for type checkers the global one of Twisted is a module."""
 
 
-def use_monotonic_clock(reactor: Any) -> None:
+def use_monotonic_clock(reactor: AnyReactor) -> None:
     """Make the clock of a reactor, and so all its timers, independent of steps of the wall clock.
 
     Twisted's reactors measure durations by the wall clock: if that is set back by an hour, no timer fires for an hour.
     To be called at the start of a program. If timers are pending, `reactor.seconds()` goes on from its present value;
     else it becomes `time.monotonic`, which takes a fifth of the time of a function in Python.
     """
-    read, offset_s = time.monotonic, reactor.seconds() - time.monotonic()
-    reactor.seconds = (lambda: read() + offset_s) if reactor.getDelayedCalls() else read
+    clock: Any = reactor
+    read, offset_s = time.monotonic, clock.seconds() - time.monotonic()
+    clock.seconds = (lambda: read() + offset_s) if clock.getDelayedCalls() else read
 
 
 _since_boot = partial(time.clock_gettime, time.CLOCK_BOOTTIME)

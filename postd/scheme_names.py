@@ -3,6 +3,11 @@
 A further scheme of the server is a subclass of `postd.protect.schemes.interface.Scheme`, and a line here.
 """
 
+from typing import Literal
+
+SchemeName = Literal["digest", "bearer", "basic", "session"]
+"""The names that `postd.protect` takes; a scheme of an application's own is passed as a value."""
+
 SCHEMES = {
     "digest": "postd.protect.schemes.digest:Digest",
     "bearer": "postd.protect.schemes.bearer:Bearer",

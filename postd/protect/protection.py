@@ -66,8 +66,8 @@ from postd.protocol.bearer import decode_scope, has_issuer
 from postd.protocol.digest import HASHES, check_realm
 from postd.protocol.host import check_host, check_origin, check_proxy
 from postd.protocol.password import normalize
-from postd.reactor import ServiceClock
-from postd.scheme_names import SCHEMES
+from postd.reactor import AnyReactor, ServiceClock
+from postd.scheme_names import SCHEMES, SchemeName
 from postd.store.interface import LoginStore
 from postd.store.opening import open_login_store
 
@@ -124,7 +124,7 @@ class Protection:
 
     def __init__(  # noqa: PLR0913 - all but one have their defaults
         self,
-        reactor: Any,
+        reactor: AnyReactor,
         *,
         realm: str = "postd",
         users: Users = None,
@@ -167,7 +167,7 @@ class Protection:
             raise ValueError(f"store: {error.why}") from None
         self._is_digest_used = False
         self._opening: Deferred[None] | None = None
-        self._trigger: Any = None
+        self._trigger: object = None
         self._is_store_started = self._is_stopped = False
         self._resources = MountedResources()
         self._mounted: list[tuple[Callable[[], Mapping[str, Page]], Mapping[str, Page]]] = []
@@ -343,7 +343,7 @@ class Protection:
     def protect(
         self,
         resource: IResource,
-        *schemes: str | Scheme,
+        *schemes: SchemeName | Scheme,
         users: Sequence[str] = (),
         read_scope: str = "",
         write_scope: str = "",
@@ -371,7 +371,7 @@ class Protection:
         return self._guard(resource, schemes, users, read_scope, write_scope)
 
     def required(
-        self, *schemes: str | Scheme, users: Sequence[str] = (), read_scope: str = "", write_scope: str = ""
+        self, *schemes: SchemeName | Scheme, users: Sequence[str] = (), read_scope: str = "", write_scope: str = ""
     ) -> Callable[[RouteT], RouteT]:
         """Return a decorator that protects one route of a Klein application, as `protect` does a resource::
 
@@ -408,7 +408,7 @@ class Protection:
     def _guard(
         self,
         resource: IResource,
-        schemes: Sequence[str | Scheme],
+        schemes: Sequence[SchemeName | Scheme],
         users: Sequence[str],
         read_scope: str,
         write_scope: str,
@@ -432,7 +432,7 @@ class Protection:
     def _has_file(self) -> bool:
         return isinstance(self._users, str | os.PathLike)
 
-    def _use(self, schemes: Sequence[str | Scheme]) -> None:
+    def _use(self, schemes: Sequence[SchemeName | Scheme]) -> None:
         """Check that schemes can be used; put those in force that an application gives as values."""
         own = list[Scheme]()
         for scheme in schemes:
@@ -442,7 +442,7 @@ class Protection:
         self._authentication.add(own)
         self._own += own
 
-    def _check_scheme(self, scheme: str | Scheme) -> None:
+    def _check_scheme(self, scheme: SchemeName | Scheme) -> None:
         if isinstance(scheme, Scheme):
             kind, name = type(scheme), getattr(scheme, "name", None)
             if name in [*SCHEMES] and kind not in (Basic, Bearer, Digest, Form):
@@ -507,13 +507,14 @@ class Protection:
         Raises:
             ValueError: there are no issuers.
         """
-        if Bearer.name not in self._in_force() or not self._make_metadata():
+        pages = self._mount(self._make_metadata)
+        if not pages:
             raise ValueError("metadata: it needs issuers")
-        return self._mount(self._make_metadata)[METADATA_PATH[1:]]
+        return pages[METADATA_PATH[1:]]
 
     def _make_metadata(self) -> Mapping[str, Page]:
-        (bearer,) = (scheme for scheme in self._authentication.schemes if isinstance(scheme, Bearer))
-        return self._authentication.pages_of(bearer)
+        bearer = next((scheme for scheme in self._authentication.schemes if isinstance(scheme, Bearer)), None)
+        return self._authentication.pages_of(bearer) if bearer is not None else {}
 
     def _mount(self, make: Callable[[], Mapping[str, Page]]) -> Mapping[str, Page]:
         """Return pages, which a reload makes again."""

@@ -11,12 +11,14 @@ from postd.http.stock_request import result_of_authentication
 from postd.protect.arguments import expected
 from postd.protect.protection import Protection
 from postd.protect.schemes.interface import Scheme
+from postd.reactor import IReactor
+from postd.scheme_names import SchemeName
 
 
 def wsgi(
     protection: Protection,
     application: WSGIApplication,
-    *schemes: str | Scheme,
+    *schemes: SchemeName | Scheme,
     users: Sequence[str] = (),
     read_scope: str = "",
     write_scope: str = "",
@@ -50,7 +52,7 @@ def wsgi(
 class _WsgiResource(Resource):
     isLeaf = True
 
-    def __init__(self, reactor: Any, application: WSGIApplication) -> None:
+    def __init__(self, reactor: IReactor, application: WSGIApplication) -> None:
         super().__init__()
         self._reactor = reactor
         self._application = application

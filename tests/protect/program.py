@@ -14,7 +14,7 @@ from twisted.internet.testing import MemoryReactorClock
 from twisted.web.resource import IResource, Resource
 from zope.interface import implementer
 
-from postd.protect import Identity, Protection, Scheme, identity
+from postd.protect import Identity, Protection, identity
 from postd.protect.schemes.issuers import Issuers
 from postd.protocol.jwk import decode_key_set
 from postd.reactor import IReactor
@@ -66,7 +66,7 @@ class Program:
         self.root = Resource()
         self.site = make_stock_site(self.root, self.clock)
 
-    def mount(self, path: str, *schemes: str | Scheme, resource: IResource | None = None, **more: Any) -> None:
+    def mount(self, path: str, *schemes: Any, resource: IResource | None = None, **more: Any) -> None:
         guarded = self.protection.protect(self.name if resource is None else resource, *schemes, **more)
         self.root.putChild(path.encode(), guarded)
 

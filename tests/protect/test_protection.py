@@ -4,7 +4,7 @@ import json
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, cast, get_args
 from unittest.mock import patch
 from urllib.parse import urlencode
 
@@ -27,6 +27,7 @@ from postd.auth.credentials import IBearerCredentials, IDigestCredentials, IPass
 from postd.auth.introspection import REQUESTS_MAX
 from postd.protect import Protection, identity, issuer
 from postd.reactor import IReactor
+from postd.scheme_names import SCHEMES, SchemeName
 from tests.cases import each
 from tests.helpers import InlineHashThreads, Response, result_of
 from tests.http.fronts import make_stock_site
@@ -156,6 +157,9 @@ class ArgumentTests:
         with pytest.raises(ValueError, match=rf"\A{name}: "):
             make().protection.protect(Resource(), *schemes, **more)
 
+    def test_names_of_schemes_are_those_of_the_server(self) -> None:
+        assert {*get_args(SchemeName)} <= {*SCHEMES}
+
     def test_error_without_schemes_lists_them(self, make: MakeProgram) -> None:
         with pytest.raises(ValueError, match="one or more of digest, bearer, basic, session"):
             make().protection.protect(Resource())
@@ -255,7 +259,7 @@ class RuleTests:
         assert b"This page is for programs that send an access token." in answer.body
 
     @pytest.mark.parametrize("scheme", ["basic", "digest", "session", "bearer"])
-    def test_guard_below_a_guard_lets_the_same_credentials_in(self, make: MakeProgram, scheme: str) -> None:
+    def test_guard_below_a_guard_lets_the_same_credentials_in(self, make: MakeProgram, scheme: SchemeName) -> None:
         program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
         program.root.putChild(b"login", program.protection.pages().getChildWithDefault(b"login", cast(Any, None)))
         for path, users in (("alice", ["alice", f"{ISSUER}#alice"]), ("bob", ["bob"])):
