@@ -341,7 +341,7 @@ class OpenGuard(Guard):
     def enter(self, request: Request, view: View) -> Responding:
         """Return the coroutine of the response of a view, or of a challenge."""
         # Not a coroutine itself: most requests have no credentials, and cost no more than this test.
-        if self._fields and self._fields.isdisjoint(request.fields):
+        if self._fields and request.fields.keys().isdisjoint(self._fields):
             return view(request)
         return super().enter(request, view)
 

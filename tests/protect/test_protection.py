@@ -1,12 +1,14 @@
 """`postd.protect.Protection` on a stock site (contract: Protecting other applications)."""
 
 import json
+import re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from html import unescape
 from pathlib import Path
 from typing import Any, cast, get_args
 from unittest.mock import patch
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 from klein import Klein
@@ -251,6 +253,21 @@ class RuleTests:
         failed = ask(program, "POST", "/sign-in/login", fields, {"Content-Type": FORM, "Accept": "text/html"})
         assert failed.status == 401
         assert b'action="/sign-in/login"' in failed.body
+
+    def test_browser_that_opens_a_page_is_led_to_the_form_and_back(self, make: MakeProgram) -> None:
+        program = make(sign_in="/sign-in")
+        program.root.putChild(b"sign-in", program.protection.pages(after="/app"))
+        program.mount("page", "basic", "session")
+        program.mount("app", "session")
+        for path in ("/page/x?a=b", "/app"):
+            location = program.get(path, {"Sec-Fetch-Mode": "navigate"}).header("Location") or ""
+            assert location == f"/sign-in?next={quote(path)}"
+            form = program.get(location).body.decode()
+            (back,) = re.findall('name="next" value="([^"]*)"', form)
+            fields = urlencode({"username": "alice", "password": PASSWORD, "next": unescape(back)}).encode()
+            answer = ask(program, "POST", "/sign-in/login", fields, {"Content-Type": FORM})
+            assert answer.header("Location") == path
+        assert program.get("/page", {"Accept": "text/html, */*;q=0.2"}).status == 401
 
     def test_page_for_tokens_alone_says_so(self, make: MakeProgram) -> None:
         program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
