@@ -26,9 +26,10 @@ from postd.protect.assembly import Authentication
 from postd.protect.schemes.interface import Scheme
 from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings, check_page_folders
-from postd.settings.schema import Settings
+from postd.settings.schema import Settings, comparable_accounts
 from postd.store.interface import Store
 from postd.store.opening import open_store
+from postd.web.authorship import Authorship
 from postd.web.events import Events
 from postd.web.routes import ProtectedPage, make_root
 from postd.web.routing import is_api
@@ -279,6 +280,7 @@ def make_tree(settings: Settings, store: Store, events: Events, authentication: 
         pages=pages,
         has_board=settings.board.enabled,
         now=authentication.context.clock.seconds,
+        authorship=Authorship(api.own, comparable_accounts(api.moderators), api.show_authors == "all"),
         cors_origins=api.cors_origins,
     )
 

@@ -85,9 +85,13 @@ def find_problems(settings: Settings, schemes: Sequence[Scheme], accounts: Mappi
 
 def settings_problems(settings: Settings, schemes: Sequence[Scheme]) -> Iterator[str]:
     """Yield the problems of the settings alone."""
-    deployment = describe_deployment(settings)
+    deployment, api = describe_deployment(settings), settings.api
     for scheme in schemes:
         yield from scheme.problems(deployment)
+    if api.own and "open" in api.write:
+        yield '[api] own: write has "open": posts that are added without credentials can be changed only by moderators'
+    if api.moderators and not api.own:
+        yield "[api] moderators: without own = true, all who may write may change all posts"
     by_issuer = {scheme.name for scheme in schemes if not scheme.has_bare_names}
     for page in settings.pages:
         if by_issuer.issuperset(page.schemes):
@@ -116,6 +120,9 @@ def account_problems(
         missing = [name for name in page.users if not has_issuer(name) and normalize(name) not in accounts]
         if missing and judged.issuperset(page.schemes):
             problems.append(f"{settings.users}: has no {join_names(missing)}, named by the users of page {page.path}")
+    absent = [name for name in settings.api.moderators if not has_issuer(name) and normalize(name) not in accounts]
+    if absent and with_accounts & set(settings.api.write):
+        problems.append(f"{settings.users}: has no {join_names(absent)}, named by [api] moderators")
     for scheme in schemes:
         if settings.uses_scheme(scheme.name):
             problems += scheme.account_problems(accounts, settings.realm)

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(\.\d+)?([Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)", re.ASCII)
@@ -9,8 +10,16 @@ _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(\.\d+)?([Zz]|[+
 
 def format_timestamp(milliseconds: int) -> str:
     """Return the time so many milliseconds after the epoch, such as `2026-11-28T02:11:55.000Z`."""
-    moment = _EPOCH + timedelta(milliseconds=milliseconds)
-    return f"{moment.replace(tzinfo=None).isoformat(timespec='milliseconds')}Z"
+    day, rest = divmod(milliseconds, 86_400_000)
+    seconds, fraction = divmod(rest, 1000)
+    minutes, second = divmod(seconds, 60)
+    hour, minute = divmod(minutes, 60)
+    return f"{_format_day(day)}T{hour:02}:{minute:02}:{second:02}.{fraction:03}Z"
+
+
+@lru_cache(256)
+def _format_day(day: int) -> str:
+    return (_EPOCH + timedelta(days=day)).date().isoformat()
 
 
 def parse_timestamp(text: str) -> int:

@@ -1,5 +1,6 @@
 """The settings as types: one frozen struct for each table, with every key, its default and its unit."""
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -80,10 +81,17 @@ class Admin(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Api(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[api]`: access to the post API."""
+    """`[api]`: access to the post API.
+
+    With `own` a post may be changed only by its author and by `moderators`. `show_authors` says which clients see the
+    names of authors.
+    """
 
     read: Rule = (Permission("open"),)
     write: Rule = (Permission("open"),)
+    own: bool = False
+    moderators: tuple[str, ...] = ()
+    show_authors: Literal["all", "signed-in"] = "all"
     cors_origins: tuple[CorsOrigin, ...] = ()
 
 
@@ -91,6 +99,11 @@ class Board(Struct, frozen=True, forbid_unknown_fields=True):
     """`[board]`: the board, which has the access rules of the API."""
 
     enabled: bool = True
+
+
+def comparable_accounts(names: Iterable[str]) -> frozenset[str]:
+    """Return accounts for comparison: names of the user file are normalized, users of an issuer stay as they are."""
+    return frozenset(name if has_issuer(name) else normalize(name) for name in names)
 
 
 class Page(Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,8 +123,8 @@ class Page(Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def allowed(self) -> frozenset[str]:
-        """`users` for comparison: names of the user file are normalized, users of an issuer stay as they are."""
-        return frozenset(name if has_issuer(name) else normalize(name) for name in self.users)
+        """`users` for comparison."""
+        return comparable_accounts(self.users)
 
 
 class SessionSettings(Struct, frozen=True, forbid_unknown_fields=True):

@@ -6,11 +6,10 @@ subscriber delays no other: it is sent nothing until it has read, then catches u
 times out if it reads nothing (`postd.front.connection`).
 """
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
-import orjson
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall, deferLater
@@ -25,6 +24,7 @@ from postd.http.responses import StreamedResponse, make_streamed_response
 from postd.http.urlencoded import decode_query, parse_number
 from postd.model import Change
 from postd.store.interface import PostStore
+from postd.web.forms import Form, encode_change
 
 POLL_EVERY_S = 0.1
 """The longest time until a change is noticed."""
@@ -54,6 +54,9 @@ _HEADERS = {
 _Turn = Callable[[], AbstractAsyncContextManager[None]]
 """Returns a context manager that waits for the turn of the client of a stream (`FairTurns.turn`)."""
 
+_Read = Callable[[int, int | None], Awaitable[tuple[bytes, int]]]
+"""Reads the changes after a revision for a subscriber (`Events._read`)."""
+
 _log = Logger()
 
 
@@ -71,7 +74,7 @@ class Events:
         self._store = store
         self.clock = reactor
         self._latest = 0  # revision found by the last poll
-        self._recent: dict[int, bytes] = {}  # encoded changes by revision, ascending
+        self._recent: dict[int, _RecentChange] = {}  # by revision, ascending
         self.subscribers = 0  # open streams
         self._waiting: set[Deferred[None]] = set()
         self._closed = False
@@ -81,9 +84,9 @@ class Events:
         self._catching_up = False
 
     async def respond(
-        self, request: Request, revalidate: Revalidate, *, generation: int, work: FairTurns
+        self, request: Request, revalidate: Revalidate, form: Form, *, generation: int, work: FairTurns
     ) -> StreamedResponse:
-        """Return the response that streams changes from now on, or after the last event the client has.
+        """Return the response that streams changes from now on, or after the last event the client has, in a form.
 
         `revalidate` is called before each write, and `generation` has admitted the request. `work` gives the turns in
         which the change log is read.
@@ -92,8 +95,8 @@ class Events:
             StoreUnavailableError: the current revision cannot be read.
         """
         latest = (await self._store.version()).revision
-        turn = partial(work.turn, request.client_network)
-        pieces = self._stream(_decode_start(request, latest), latest, revalidate, generation, turn)
+        read = partial(self._read, form=form, turn=partial(work.turn, request.client_network))
+        pieces = self._stream(_decode_start(request, latest), latest, revalidate, generation, read)
         return make_streamed_response(b"text/event-stream", pieces, _HEADERS, live=True)
 
     def begin_generation(self) -> int:
@@ -112,7 +115,7 @@ class Events:
         self._wake()
 
     async def _stream(
-        self, after: int | None, latest: int, revalidate: Revalidate, generation: int, turn: _Turn
+        self, after: int | None, latest: int, revalidate: Revalidate, generation: int, read: _Read
     ) -> AsyncGenerator[list[bytes]]:
         """Yield the event stream of a subscriber; `after` is the revision that it has, None if that is unknown."""
         self._join(latest)
@@ -131,7 +134,7 @@ class Events:
                 if data:
                     yield [data]
                 try:
-                    data, after = await self._read(after, resumed_at, turn)
+                    data, after = await read(after, resumed_at)
                 except (ServerBusyError, StoreUnavailableError):
                     data, self._catching_up = b"", True  # the stream resumes when the log can be read again
                 if after >= latest:
@@ -142,7 +145,7 @@ class Events:
         finally:
             self._leave()
 
-    async def _read(self, after: int, resumed_at: int | None, turn: _Turn) -> tuple[bytes, int]:
+    async def _read(self, after: int, resumed_at: int | None, *, form: Form, turn: _Turn) -> tuple[bytes, int]:
         """Return the encoded changes after a revision, at most one batch, and the revision that they lead to.
 
         With `resumed_at`, the revision from which a client resumes, they are what is left of them. The log is read when
@@ -153,7 +156,7 @@ class Events:
             first = after
             while resumed_at is None and _is_short(data, after - first) and after + 1 in self._recent:
                 after += 1
-                data += self._recent[after]
+                data += self._recent[after].encode(form)
             if after == first:
                 try:
                     async with turn():
@@ -165,7 +168,7 @@ class Events:
                     break
                 for change in changes:
                     after += 1
-                    data += _encode(change)
+                    data += _encode(change, form)
                     if not _is_short(data):
                         break
             if data:
@@ -225,7 +228,7 @@ class Events:
 
     def _add(self, before: int, changes: Iterable[Change | None]) -> None:
         for revision, change in enumerate(changes, before + 1):
-            self._recent[revision] = _encode(change)
+            self._recent[revision] = _RecentChange(change)
             self._latest = max(self._latest, revision)  # a poll may complete after a later one
         for revision in list(self._recent)[:-RECENT_MAX]:
             del self._recent[revision]
@@ -265,12 +268,28 @@ def _decode_start(request: Request, latest: int) -> int | None:
     return None if revision is None or revision > latest else revision
 
 
-def _encode(change: Change | None) -> bytes:
+class _RecentChange:
+    """A change, which is encoded once in each form that subscribers need."""
+
+    __slots__ = ("_change", "_encoded")
+
+    def __init__(self, change: Change | None) -> None:
+        self._change = change
+        self._encoded: dict[Form, bytes] = {}
+
+    def encode(self, form: Form) -> bytes:
+        encoded = self._encoded.get(form)
+        if encoded is None:
+            encoded = self._encoded[form] = _encode(self._change, form)
+        return encoded
+
+
+def _encode(change: Change | None, form: Form) -> bytes:
     """Encode a change; a change of which nothing is left is no event."""
     if change is None:
         return b""
-    data: dict[str, object] = {"id": change.id} if change.post is None else {"id": change.id, "post": change.post}
-    return b"event: %b\nid: %d\ndata: %b\n\n" % (change.kind.encode(), change.revision, orjson.dumps(data))
+    data = encode_change(change, form)
+    return b"event: %b\nid: %d\ndata: %b\n\n" % (change.kind.encode(), change.revision, data)
 
 
 def _encode_reset(latest: int) -> bytes:

@@ -1,6 +1,6 @@
 """The post API (spec: Post API; reference: Post API)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from hashlib import blake2b
 from http import HTTPStatus
@@ -9,16 +9,20 @@ import orjson
 from msgspec import Struct
 from werkzeug.routing import BaseConverter
 
-from postd.auth.identity import Identity, always_valid
+from postd.auth.identity import always_valid
+from postd.errors import NotAuthorError
 from postd.fair_queue import FairTurns
 from postd.http.interface import Request
 from postd.http.responses import JSON, TEXT, Response, StreamedResponse, make_not_modified, make_response
 from postd.http.urlencoded import decode_number, decode_query
-from postd.model import POST_ID_MAX, Post
+from postd.model import POST_ID_MAX, Post, PostDetails
 from postd.store.interface import PostStore
+from postd.web.authorship import UNRESTRICTED, Authorship, author_of
 from postd.web.body import decode_text
 from postd.web.events import Events
+from postd.web.forms import Form, decode_include, encode_single
 from postd.web.idempotency import IdempotencyKeys
+from postd.web.lists.list_forms import ANONYMOUS_LIST, DETAILED_LIST
 from postd.web.lists.post_lists import WHOLE, PostLists, Span
 from postd.web.preconditions import check_preconditions, has_preconditions, is_not_modified
 from postd.web.routing import Application
@@ -75,19 +79,21 @@ class PostApi:
     The spec gives paths, methods and bodies. Choices where it is silent (reference: Post API): 201 with `Location` for
     a new post and 200 otherwise; ascending ids; `text/plain` confirmations; PUT never creates, because the server
     assigns ids; 404, 400, 415 and 422 for bad input (`postd.http.errors`, `postd.web.body`). Where reading needs
-    credentials (`private`), no cache may store responses. `now` is the clock of the dates in the store.
+    credentials (`private`), no cache may store responses. `now` is the clock of the dates in the store. With
+    `?include=meta` posts have their details (`postd.web.forms`).
     """
 
     app = Application()
     app.url_map.converters["post_id"] = PostIdConverter
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - two of them optional
         self,
         store: PostStore,
         events: Events,
         work: FairTurns,
         *,
         now: Callable[[], float],
+        authorship: Authorship = UNRESTRICTED,
         private: bool = False,
     ) -> None:
         self._store = store
@@ -95,15 +101,48 @@ class PostApi:
         self._now = now
         self._work = work
         self._generation = events.begin_generation()
+        self._authorship = authorship
         self._caching = _NO_STORE if private else _REVALIDATE
         self._lists = PostLists(store, self._caching, work=work)
+        self._lists_with_details: dict[Form, PostLists] = {}
         self._idempotency = IdempotencyKeys(now)
         # Depends only on the post, so that an entry is never stale.
         self._encode_post = lru_cache(ENCODED_MAX)(self._encode_post_uncached)
 
     @app.route("/post", methods=["GET"])
     async def list_posts(self, request: Request) -> Response | StreamedResponse:
-        return await self._lists.respond(request, _decode_span(request))
+        parameters = decode_query(request)
+        if not parameters:
+            return await self._lists.respond(request, WHOLE)
+        span = _decode_span(parameters)
+        lists = self._lists if "include" not in parameters else self._find_lists(self._form(request, parameters))
+        return await lists.respond(request, span)
+
+    def _form(self, request: Request, parameters: Mapping[str, list[str]]) -> Form:
+        """Return the form of posts that a request asks for.
+
+        Raises:
+            Problem: 400, for another value of `include`.
+        """
+        if not decode_include(parameters):
+            return Form.PLAIN
+        return Form.DETAILED if self._authorship.shows_authors(request) else Form.ANONYMOUS
+
+    def _caching_of(self, form: Form) -> Mapping[bytes, bytes]:
+        """Return the header fields for caches of responses with posts in a form."""
+        if form is Form.ANONYMOUS:
+            return {**self._caching, b"Vary": b"Authorization, Cookie"}
+        return _NO_STORE if form is Form.DETAILED and not self._authorship.shown_to_all else self._caching
+
+    def _find_lists(self, form: Form) -> PostLists:
+        if form is Form.PLAIN:
+            return self._lists
+        lists = self._lists_with_details.get(form)
+        if lists is None:
+            listed = ANONYMOUS_LIST if form is Form.ANONYMOUS else DETAILED_LIST
+            lists = PostLists(self._store, self._caching_of(form), listed, work=self._work)
+            self._lists_with_details[form] = lists
+        return lists
 
     @app.route("/post", methods=["POST"])
     async def add_post(self, request: Request) -> Response:
@@ -117,59 +156,76 @@ class PostApi:
     async def stream_changes(self, request: Request) -> StreamedResponse:
         identity = request.identity
         revalidate = always_valid if identity is None else identity.revalidate
-        return await self._events.respond(request, revalidate, generation=self._generation, work=self._work)
+        form = self._form(request, decode_query(request))
+        return await self._events.respond(request, revalidate, form, generation=self._generation, work=self._work)
 
     @app.route("/post/<post_id:post_id>", methods=["GET"])
     async def get_post(self, request: Request, post_id: int) -> Response:
-        encoded = self._encode_post(await self._store.get_post(post_id))
+        form = self._form(request, decode_query(request)) if b"?" in request.uri else Form.PLAIN
+        if form is Form.PLAIN:
+            encoded = self._encode_post(await self._store.get_post(post_id))
+        else:
+            encoded = self._encode_details(await self._store.get_details(post_id), form)
         return encoded.not_modified if is_not_modified(request, encoded.etag) else encoded.ok
 
     def _encode_post_uncached(self, post: Post) -> _EncodedPost:
-        etag = _post_etag(post)
-        headers = {b"ETag": etag, **self._caching}
         body = b'{\n  "id": %d,\n  "post": %b\n}\n' % (post.id, orjson.dumps(post.post))
-        return _EncodedPost(etag, make_response(HTTPStatus.OK, JSON, body, headers), make_not_modified(headers))
+        return _make_encoded(_post_etag(post), body, self._caching)
+
+    def _encode_details(self, post: PostDetails, form: Form) -> _EncodedPost:
+        return _make_encoded(_details_etag(post, form), encode_single(post, form), self._caching_of(form))
 
     @app.route("/post/<post_id:post_id>", methods=["PUT"])
     async def replace_post(self, request: Request, post_id: int) -> Response:
         text = decode_text(request)
-        expected = await self._expected_text(request, post_id)
-        await self._store.replace_post(post_id, text, now=self._now(), expected=expected)
+        author = self._authorship.expected_author(request)
+        expected = await self._expected_text(request, post_id, author)
+        await self._store.replace_post(post_id, text, now=self._now(), expected=expected, expected_author=author)
         return _UPDATED
 
     @app.route("/post/<post_id:post_id>", methods=["DELETE"])
     async def delete_post(self, request: Request, post_id: int) -> Response:
-        await self._store.delete_post(post_id, expected=await self._expected_text(request, post_id))
+        author = self._authorship.expected_author(request)
+        expected = await self._expected_text(request, post_id, author)
+        await self._store.delete_post(post_id, expected=expected, expected_author=author)
         return _DELETED
 
-    async def _expected_text(self, request: Request, post_id: int) -> str | None:
+    async def _expected_text(self, request: Request, post_id: int, author: str | None) -> str | None:
         """Return the text that the store must still find for the request's preconditions to hold, None for any."""
         if not has_preconditions(request):
             return None
-        post = await self._store.get_post(post_id)
-        check_preconditions(request, _post_etag(post))
+        post = await self._store.get_details(post_id)
+        if author not in {None, post.author}:  # what others may not change, they may not test either
+            raise NotAuthorError(post_id)
+        details = [_details_etag(post, form) for form in (Form.DETAILED, Form.ANONYMOUS)]
+        check_preconditions(request, [_post_etag(Post(post.id, post.post)), *details])
         return post.post
-
-
-def author_of(request: Request) -> str | None:
-    """Return the account that a post of a request has as its author, None without one."""
-    identity: Identity | None = request.identity
-    return None if identity is None else identity.account
 
 
 def _post_etag(post: Post) -> bytes:
     """Return the entity tag of a post, a hash of all that its representation contains."""
-    return b'"%b"' % blake2b(b"%d:%b" % (post.id, post.post.encode()), digest_size=12).hexdigest().encode()
+    return _hash_etag(b"%d:%b" % (post.id, post.post.encode()))
 
 
-def _decode_span(request: Request) -> Span:
+def _details_etag(post: PostDetails, form: Form) -> bytes:
+    """Return the entity tag of a post with its details."""
+    return _hash_etag(encode_single(post, form))
+
+
+def _hash_etag(content: bytes) -> bytes:
+    return b'"%b"' % blake2b(content, digest_size=12).hexdigest().encode()
+
+
+def _make_encoded(etag: bytes, body: bytes, caching: Mapping[bytes, bytes]) -> _EncodedPost:
+    headers = {b"ETag": etag, **caching}
+    return _EncodedPost(etag, make_response(HTTPStatus.OK, JSON, body, headers), make_not_modified(headers))
+
+
+def _decode_span(parameters: Mapping[str, list[str]]) -> Span:
     """Return the span of posts by `after` and `limit`; other parameters are ignored.
 
     Raises:
         Problem: 400, a parameter is repeated or out of range.
     """
-    parameters = decode_query(request)
-    if not parameters:
-        return WHOLE
     after = decode_number(parameters, "after", 0, POST_ID_MAX)
     return after or 0, decode_number(parameters, "limit", 1, LIMIT_MAX)

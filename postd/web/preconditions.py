@@ -45,13 +45,13 @@ def matching_etag(request: Request, etags: Sequence[bytes]) -> bytes | None:
     return _first_match(field_lines, etags, weak_comparison=True)
 
 
-def check_preconditions(request: Request, etag: bytes) -> None:
-    """Check the preconditions of a write.
+def check_preconditions(request: Request, etags: Sequence[bytes]) -> None:
+    """Check the preconditions of a write to a resource, whose representations have some entity tags.
 
     Raises:
         Problem: 412, a precondition does not hold.
     """
-    if matching_etag(request, (etag,)) is not None:
+    if matching_etag(request, etags) is not None:
         raise precondition_failed()
 
 

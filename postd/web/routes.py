@@ -30,6 +30,7 @@ from postd.http.views import View
 from postd.protect.assembly import Authentication
 from postd.protect.guard import Guard, OpenGuard, ProtectedResource
 from postd.store.interface import PostStore
+from postd.web.authorship import UNRESTRICTED, Authorship
 from postd.web.board.views import Board
 from postd.web.cors import Cors
 from postd.web.events import Events
@@ -85,6 +86,7 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
     pages: Sequence[ProtectedPage],
     now: Callable[[], float],
     has_board: bool = True,
+    authorship: Authorship = UNRESTRICTED,
     cors_origins: Collection[str] = (),
 ) -> Router:
     """Return the table of routes.
@@ -128,13 +130,23 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
     home = Home(realm, has_board and not {"open", "session"}.isdisjoint(read))
     of_home = guard_by(["session"], ProtectedResource(clients), guard=partial(Guard, leads_back=False))
     router.add_page("/home", home.show, of_home)
-    api = PostApi(store, events, work, now=now, private="open" not in read)
+    api = PostApi(store, events, work, now=now, authorship=authorship, private="open" not in read)
     router.add(api, read=guard_by(read, api_resource), write=guard_by(write, api_resource))
     if has_board:
         to_write = (one.description for one in authentication.schemes if one.name in write)
         scheme = None if "open" in write else next(to_write, None)
         writers, sign_in = frozenset(write), "session" in judged
-        board = Board(store, clients, scheme, work, now=now, site_name=realm, writers=writers, sign_in=sign_in)
+        board = Board(
+            store,
+            clients,
+            scheme,
+            work,
+            now=now,
+            authorship=authorship,
+            site_name=realm,
+            writers=writers,
+            sign_in=sign_in,
+        )
         writing = SameSite(clients, guard_by(write, board_resource))
         router.add(board, read=guard_by(read, board_resource), write=writing)
         documented.append(Board.app)

@@ -14,6 +14,7 @@ from postd.settings.values import decode_value
 from tests.cases import each
 
 IDP = '[[bearer]]\nissuer = "https://idp.example"\naudience = "https://posts.example"\n'
+ALICE = {"alice": make_account("alice", "secret", "postd")}
 OTHERS_WRITE = '[api]\nwrite = ["bearer"]\n'
 
 
@@ -111,3 +112,22 @@ def test_proofs_are_a_problem_where_clients_name_any_host(toml: str, *, warns: b
     line = f"dpop of https://idp.example: {why}"
     for rule, expected in (("refuse", []), ("accept", [line] * warns), ("require", [line] * warns)):
         assert problems(f'{toml}\n{OTHERS_WRITE}{IDP}dpop = "{rule}"\n') == expected
+
+
+def test_own_posts_with_open_writes_are_a_problem() -> None:
+    why = 'write has "open": posts that are added without credentials can be changed only by moderators'
+    assert problems('users = "users"\n[api]\nown = true', ALICE) == [f"[api] own: {why}"]
+    assert problems(f"{OTHERS_WRITE}own = true\n{IDP}") == []
+
+
+def test_moderators_without_own_posts_are_a_problem() -> None:
+    assert problems(f'{OTHERS_WRITE}moderators = ["https://idp.example#bob"]\n{IDP}') == [
+        "[api] moderators: without own = true, all who may write may change all posts"
+    ]
+
+
+def test_moderator_who_has_no_account_is_a_problem() -> None:
+    toml = (
+        'users = "users"\n[api]\nwrite = ["basic"]\nown = true\nmoderators = ["alice", "bob", "https://idp.example#x"]'
+    )
+    assert problems(toml, ALICE) == ["users: has no bob, named by [api] moderators"]

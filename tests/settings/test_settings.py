@@ -107,7 +107,14 @@ def test_defaults(folder: Path) -> None:
         hosts=(),
         hsts_s=MaxAge(""),
         shutdown_grace_s=Seconds(10),
-        api=Api(read=rule("open"), write=rule("open"), cors_origins=()),
+        api=Api(
+            read=rule("open"),
+            write=rule("open"),
+            own=False,
+            moderators=(),
+            show_authors="all",
+            cors_origins=(),
+        ),
         board=Board(enabled=True),
         pages=(
             Page(PagePath("/basic"), schemes("basic"), "", ()),
@@ -146,6 +153,9 @@ def test_every_key_is_decoded(folder: Path) -> None:
         [api]
         read = ["open"]
         write = ["basic", "digest", "session", "bearer"]
+        own = true
+        moderators = ["jürgen", "https://idp.example/#bob"]
+        show_authors = "signed-in"
         cors_origins = ["https://App.example:443/", "http://localhost:3000", "http://[::1]"]
         [[page]]
         path = "/reports/2026"
@@ -212,6 +222,9 @@ def test_every_key_is_decoded(folder: Path) -> None:
         api=Api(
             read=rule("open"),
             write=rule("basic", "digest", "session", "bearer"),
+            own=True,
+            moderators=("jürgen", "https://idp.example/#bob"),
+            show_authors="signed-in",
             cors_origins=(
                 CorsOrigin("https://app.example"),
                 CorsOrigin("http://localhost:3000"),

@@ -20,9 +20,10 @@ from postd.http.urlencoded import decode_form, decode_number, decode_query
 from postd.model import POST_ID_MAX, Post, check_text
 from postd.protect.schemes.interface import SAMPLE_USER, SchemeDescription
 from postd.store.interface import IdempotencyKey, PostStore
+from postd.web.authorship import Authorship, author_of
 from postd.web.board.pages import BOARD_POLICY, BoardPages, Draft, PostPage, Reader
 from postd.web.idempotency import KEPT_S
-from postd.web.posts import PostIdConverter, author_of
+from postd.web.posts import PostIdConverter
 from postd.web.routing import Application
 from postd.web.samples import ORIGIN, SampleRequest, make_curl
 
@@ -55,12 +56,14 @@ class Board:
         work: FairTurns,
         *,
         now: Callable[[], float],
+        authorship: Authorship,
         site_name: str,
         writers: frozenset[str],
         sign_in: bool,
     ) -> None:
         self._store = store
         self._now = now
+        self._authorship = authorship
         self._clients = clients
         self._work = work
         self._credentials = "" if scheme is None else scheme.curl
@@ -114,7 +117,10 @@ class Board:
             if _with_lf(post.post) != text:
                 check_text(text)
                 _require_unchanged(post, was)
-                await self._store.replace_post(post_id, text, now=self._now(), expected=post.post)
+                author = self._authorship.expected_author(request)
+                await self._store.replace_post(
+                    post_id, text, now=self._now(), expected=post.post, expected_author=author
+                )
         except InvalidTextError as error:
             return await self._make_post_page(post, revision, Draft(text, error.why), was=was)
         except PostChangedError:
@@ -130,7 +136,8 @@ class Board:
         try:
             post = await self._store.get_post(post_id)
             _require_unchanged(post, was)
-            await self._store.delete_post(post_id, expected=post.post)
+            author = self._authorship.expected_author(request)
+            await self._store.delete_post(post_id, expected=post.post, expected_author=author)
         except PostChangedError:
             return await self._make_conflict_page(post_id, None)
         except NoSuchPostError:

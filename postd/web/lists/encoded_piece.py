@@ -37,6 +37,11 @@ def last_id(encoded: Sequence[bytes]) -> int:
     return _id_of(encoded[-1])
 
 
+def posts_up_to(encoded: Sequence[bytes], high: int) -> Sequence[bytes]:
+    """Return the first of some encoded posts, with ids of at most `high`."""
+    return encoded[: bisect_right(encoded, high, key=_id_of)]
+
+
 def last_id_in(text: bytes) -> int:
     """Return the id of the last post in a text with some."""
     return _id_of(text, text.rindex(_ID) + len(_ID))

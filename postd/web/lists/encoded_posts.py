@@ -7,8 +7,10 @@ always at one version. A change replaces one piece. Responses in progress keep t
 import time
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from sys import maxsize
+from typing import Any
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
@@ -16,7 +18,8 @@ from twisted.internet.task import deferLater
 from postd.fair_queue import TURN_MAX_S, FairTurns, Semaphore
 from postd.model import POST_ID_MAX, Version
 from postd.store.interface import Page, PostStore
-from postd.web.lists.encoded_piece import Held, Piece, encode_posts, join_posts, last_id
+from postd.web.lists.encoded_piece import Held, Piece, join_posts, last_id, posts_up_to
+from postd.web.lists.list_forms import PLAIN_LIST, ListForm
 
 PIECE_POSTS = 256
 """Posts that are read, compressed and streamed at a time: compressing them takes 0.4 to 2 ms. A piece with more than
@@ -31,9 +34,6 @@ clients that accept gzip, take at most as much again."""
 
 COMPRESSED_MAX_BYTES = 32 * 1024 * 1024
 """Limit on the further pieces, which are kept compressed: some 850,000 posts more."""
-
-UNKEPT_PIECE_MAX_BYTES = PIECE_POSTS * (140 * len(r"\u0001") + 64)
-"""The largest piece that is not kept, in bytes."""
 
 RETAINED_MAX_BYTES = 16 * 1024 * 1024
 """Limit on the earlier pieces that slow clients still read. Beyond it, lists are streamed without a snapshot. Responses
@@ -50,10 +50,12 @@ Snapshot = tuple[Version, Sequence[Piece]]
 
 
 class EncodedPosts:
-    """The pieces of a process, at `version`; there may be gaps between them."""
+    """The pieces of a process, at `version`, in a form; there may be gaps between them."""
 
-    def __init__(self, store: PostStore, *, clock: IReactorTime) -> None:
-        self._store = store
+    def __init__(self, store: PostStore, form: ListForm = PLAIN_LIST, *, clock: IReactorTime) -> None:
+        self._read_page = partial(form.read, store)
+        self._encode = form.encode
+        self.unkept_piece_max_bytes = PIECE_POSTS * form.post_max_bytes  # the largest piece that is not kept
         self._clock = clock
         self._version: Version | None = None
         self._pieces: list[Piece] = []
@@ -140,9 +142,10 @@ class EncodedPosts:
                 piece = self._at(after)
             if piece is not None:
                 return piece
-        page = await self._store.list_posts(after=after, limit=PIECE_POSTS)
-        high = page.posts[-1][0] if page.more else POST_ID_MAX
-        return Piece(after, high, join_posts(encode_posts(page.posts)), len(page.posts), Held())
+        page = await self._read_page(after=after, limit=PIECE_POSTS)
+        posts = self._encode(page.posts)
+        high = last_id(posts) if page.more else POST_ID_MAX
+        return Piece(after, high, join_posts(posts), len(posts), Held())
 
     @property
     def _has_room(self) -> bool:
@@ -177,26 +180,26 @@ class EncodedPosts:
         """Renew the pieces, and read the one after an id if that is given."""
         self._reads_begun = number = self._reads_begun + 1
         since = self._version if self._pieces else None
-        page = await self._store.list_posts(after=gap or 0, limit=0 if gap is None else PIECE_POSTS, since=since)
+        page = await self._read_page(after=gap or 0, limit=0 if gap is None else PIECE_POSTS, since=since)
         await self._renew(page)
         if gap is not None:
             self._insert(gap, page)
         self._last_read = number
 
-    async def _renew(self, page: Page[tuple[int, str]]) -> None:
+    async def _renew(self, page: Page[Any]) -> None:
         """Apply the changes that came with a page; without them all pieces are out of date."""
         if page.version != self._version or page.changes is None:
             pieces = await self._apply(page.changes) if page.changes is not None else []
             self._publish(pieces)
             self._version = page.version
 
-    async def _apply(self, changes: Mapping[int, tuple[int, str] | None]) -> list[Piece]:
+    async def _apply(self, changes: Mapping[int, Any]) -> list[Piece]:
         """Return the pieces after some changes. The old pieces stay in use until the new ones are complete."""
         affected: dict[int, dict[int, bytes | None]] = {}
         for post_id, post in changes.items():
             index = bisect_left(self._highs, post_id)
             if index < len(self._pieces) and self._pieces[index].low < post_id:
-                affected.setdefault(index, {})[post_id] = None if post is None else encode_posts([post])[0]
+                affected.setdefault(index, {})[post_id] = None if post is None else self._encode([post])[0]
         pieces = self._pieces.copy()
         try:
             for index in sorted(affected, reverse=True):  # so that a piece more or less moves none that follow
@@ -232,15 +235,16 @@ class EncodedPosts:
             text = join_posts(pair[0].posts() + pair[1].posts())
             pieces[index : index + 2] = [self._keep(pair[0].low, pair[1].high, text, count)]
 
-    def _insert(self, after: int, page: Page[tuple[int, str]]) -> None:
+    def _insert(self, after: int, page: Page[Any]) -> None:
         """Add the piece with the posts of a page."""
         index = bisect_right(self._highs, after)
         # It ends with its last post, or where the next piece begins.
-        high = page.posts[-1][0] if page.more else POST_ID_MAX
+        posts: Sequence[bytes] = self._encode(page.posts)
+        high = last_id(posts) if page.more else POST_ID_MAX
         if index < len(self._pieces):
             high = min(high, self._pieces[index].low)
-        posts = [post for post in page.posts if post[0] <= high]
-        piece = self._keep(after, high, join_posts(encode_posts(posts)), len(posts))
+            posts = posts_up_to(posts, high)
+        piece = self._keep(after, high, join_posts(posts), len(posts))
         pieces = [*self._pieces[:index], piece, *self._pieces[index:]]
         self._join(pieces, index)
         if index:

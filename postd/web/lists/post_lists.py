@@ -10,8 +10,9 @@ from postd.http.responses import JSON, Response, StreamedResponse
 from postd.model import POST_ID_MAX, Version
 from postd.store.interface import PostStore
 from postd.web.lists.compression import VARY, NegotiatedText, not_modified_if_current
-from postd.web.lists.encoded_piece import COMMA, Held, Piece, encode_posts, join_posts, last_id_in
+from postd.web.lists.encoded_piece import COMMA, Held, Piece, join_posts, last_id_in
 from postd.web.lists.encoded_posts import EncodedPosts
+from postd.web.lists.list_forms import PLAIN_LIST, ListForm
 from postd.web.lists.streamed_list import CLOSING, EMPTY, OPENING, StreamedSnapshot, stream_list
 
 KEPT_MAX_BYTES = 8 * 1024 * 1024
@@ -45,14 +46,18 @@ class PostLists:
 
     They are cached until the posts change; then they are made again from the encoded posts, at a cost in proportion to
     the change, once for all concurrent requests, when it is the turn of any of their clients. A list that is too long
-    for that is streamed. `caching` are the caching fields of all responses.
+    for that is streamed. `caching` are the caching fields of all responses, and `form` is the form of the posts.
     """
 
-    def __init__(self, store: PostStore, caching: Mapping[bytes, bytes], *, work: FairTurns) -> None:
+    def __init__(
+        self, store: PostStore, caching: Mapping[bytes, bytes], form: ListForm = PLAIN_LIST, *, work: FairTurns
+    ) -> None:
         self._store = store
-        self._headers = {**caching, **VARY}
+        self._form = form
+        vary = b", ".join([*VARY.values(), *filter(None, [caching.get(b"Vary")])])
+        self._headers = {**caching, b"Vary": vary}
         self._work = work
-        self._posts = EncodedPosts(store, clock=work.clock)
+        self._posts = EncodedPosts(store, form, clock=work.clock)
         self._version: Version | None = None  # of the kept responses
         self._kept: dict[Span, _Kept] = {}
         self._sizes: dict[Span, int] = {}
@@ -95,8 +100,8 @@ class PostLists:
         if snapshot is None:
             if limit is None:
                 return None
-            page = await self._store.list_posts(after=after, limit=limit)
-            text = join_posts(encode_posts(page.posts))
+            page = await self._form.read(self._store, after=after, limit=limit)
+            text = join_posts(self._form.encode(page.posts))
             piece = Piece(after, POST_ID_MAX, text, len(page.posts), Held())
             return self._make_kept(page.version, span, [piece], own=[piece], more=page.more)
         version, pieces = snapshot
@@ -121,7 +126,7 @@ class PostLists:
         headers, link = self._headers_at(version, span), {}
         if more:
             count, last = sum(piece.count for piece in sent), last_id_in(sent[-1].text)
-            link[b"Link"] = b'</post?limit=%d&after=%d>; rel="next"' % (count, last)
+            link[b"Link"] = b'</post?%blimit=%d&after=%d>; rel="next"' % (self._form.query, count, last)
         if sum(piece.length for piece in sent) > WHOLE_MAX_BYTES:
             own_bytes = sum(piece.length for piece in own) + _REFERENCE_BYTES * len(sent)
             snapshot = StreamedSnapshot(sent, headers, link, self._posts, after=span[0], own=own, work=self._work)
@@ -148,7 +153,8 @@ class PostLists:
 
     def _headers_at(self, version: Version, span: Span) -> dict[bytes, bytes]:
         page = b"" if span == WHOLE else b"-%d-%d" % (span[0], span[1] or 0)
-        return {b"ETag": b'"%d-%b%b"' % (version.revision, version.tag.encode(), page), **self._headers}
+        tag = b'"%d-%b%b%b"' % (version.revision, version.tag.encode(), page, self._form.tag)
+        return {b"ETag": tag, **self._headers}
 
 
 def _body(texts: Sequence[bytes]) -> bytes:

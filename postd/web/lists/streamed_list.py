@@ -11,7 +11,7 @@ from postd.http.views import WRITE_MAX_BYTES
 from postd.protocol.gzip import HEADER, Part, Stream, make_part
 from postd.web.lists.compression import GZIP, gzip_etag, not_modified_if_current, wants_gzip
 from postd.web.lists.encoded_piece import COMMA, Piece, compress_text
-from postd.web.lists.encoded_posts import RETAINED_MAX_BYTES, SNAPSHOT_POSTS, UNKEPT_PIECE_MAX_BYTES, EncodedPosts
+from postd.web.lists.encoded_posts import RETAINED_MAX_BYTES, SNAPSHOT_POSTS, EncodedPosts
 
 OPENING, CLOSING, EMPTY = b"[", b"\n]\n", b"[]\n"
 
@@ -34,7 +34,7 @@ def stream_list(
     del sent[b"ETag"]
     pieces = posts.stream(after, work=work, client=client)
     body = _generate_gzip(pieces, work, client) if gzipped else _generate(pieces)
-    return make_streamed_response(JSON, body, sent, memory=(UNKEPT_PIECE_MAX_BYTES, None, 0))
+    return make_streamed_response(JSON, body, sent, memory=(posts.unkept_piece_max_bytes, None, 0))
 
 
 _Gzipped = tuple[Sequence[bytes], Mapping[bytes, bytes], int]

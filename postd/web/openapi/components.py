@@ -4,12 +4,13 @@ Nothing here depends on the settings. Texts are plain, with `code` in backticks.
 """
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from postd.http.responses import HTML, TEXT
-from postd.model import POST_ID_MAX, PostId
+from postd.model import POST_ID_MAX, PostId, PostText
 from postd.web.posts import LIMIT_MAX
 
 TEXT_TYPE = TEXT.decode("ascii")
@@ -99,8 +100,23 @@ class ProblemDetails(Struct, frozen=True):
     pointer: Annotated[str, _member(_POINTER, "/post", format="json-pointer")] | UnsetType = UNSET
 
 
+_Time = Annotated[datetime, Meta(tz=True)]
+_TIME = "2026-11-28T09:30:00.250Z"
+
+
+class Post(Struct, frozen=True):
+    """`postd.model.Post`; with `include=meta` with all members, null where they are unknown."""
+
+    id: PostId
+    post: PostText
+    created: Annotated[_Time | None, _member("When the post was added.", _TIME)] | UnsetType = UNSET
+    updated: Annotated[_Time | None, _member("When its text last changed.", _TIME)] | UnsetType = UNSET
+    author: Annotated[str | None, _member("The account that added it.", "alice")] | UnsetType = UNSET
+
+
 Count = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": LIMIT_MAX})]
 After = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": POST_ID_MAX})]
+Include = Annotated[Literal["meta"], Meta(extra_json_schema={"type": "string"})]
 BoardId = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": POST_ID_MAX + 1})]
 Key = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"})]
 
@@ -144,6 +160,7 @@ PARAMETERS: Mapping[str, Parameter] = {
         17,
         "after",
     ),
+    "include": Parameter("query", "`meta` adds times and author to each post.", Include, "meta"),
     "after-on-board": Parameter("query", "Show posts with larger numbers than this.", BoardId, 0, "after"),
     "next": Parameter(
         "query",

@@ -264,7 +264,7 @@ def _common_errors(document: Document) -> str:
 
 def _hint(schema: Node) -> str:
     """Describe a schema's type and bounds."""
-    kind: str = schema["type"]
+    kind = " or ".join(one["type"] for one in schema.get("anyOf", [schema]))
     if "minimum" in schema:
         kind += f" from {schema['minimum']} to {schema['maximum']}" if "maximum" in schema else ""
     if "maxLength" in schema:

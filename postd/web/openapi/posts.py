@@ -1,6 +1,5 @@
 """Descriptions of `postd.web.posts` and `postd.web.events`."""
 
-from postd.model import Post
 from postd.web.body import NewText
 from postd.web.openapi.components import (
     CONDITIONS,
@@ -10,12 +9,15 @@ from postd.web.openapi.components import (
     UNAVAILABLE,
     Body,
     Operation,
+    Post,
     Reply,
     text,
 )
 
 _CHANGED = "`If-Match` or `If-None-Match` does not hold. Nothing was done."
+_BAD_INCLUDE = "`include` is not `meta`, or is repeated."
 _NOT_THERE = "There is no post with this number."
+_NOT_YOURS = "The settings allow this only to the author of the post and to moderators."
 _NO_JSON = "The body is not a JSON object in UTF-8, or has `post` more than once."
 _NO_TEXT = "`post` is missing, is not a string, or is not allowed as a post; `pointer` names it."
 _NO_TYPE = "The `Content-Type` is not `application/json` in UTF-8, or the body has a `Content-Encoding`."
@@ -26,7 +28,8 @@ OPERATIONS = {
         "listPosts",
         "List the posts",
         "All posts as one array, in ascending order of their numbers. With `limit` the list is paged, and `Link` leads "
-        "to the next page. A list too long for one snapshot may have no `ETag`.",
+        "to the next page. A list too long for one snapshot may have no `ETag`. With `include=meta` each post has its "
+        "times and its author.",
         {
             200: Reply(
                 "The posts; an empty array if there are none.",
@@ -35,9 +38,9 @@ OPERATIONS = {
             ),
             304: NOT_MODIFIED,
         },
-        {400: "`limit` or `after` is repeated or out of range.", 412: _CHANGED, 503: UNAVAILABLE},
+        {400: "`limit`, `after` or `include` is repeated or out of range.", 412: _CHANGED, 503: UNAVAILABLE},
         "read",
-        ("limit", "after", *CONDITIONS),
+        ("limit", "after", "include", *CONDITIONS),
         query="?limit=100",
     ),
     "POST /post": Operation(
@@ -61,14 +64,14 @@ OPERATIONS = {
     "GET /post/{id}": Operation(
         "getPost",
         "Read a post",
-        "Returns one post.",
+        "Returns one post; with `include=meta` it has its times and its author.",
         {
             200: Reply("The post.", Body(Post, {"id": 1, "post": "Hello, world"}), ("ETag",)),
             304: NOT_MODIFIED,
         },
-        {404: _NOT_THERE, 412: _CHANGED, 503: UNAVAILABLE},
+        {400: _BAD_INCLUDE, 404: _NOT_THERE, 412: _CHANGED, 503: UNAVAILABLE},
         "read",
-        ("id", *CONDITIONS),
+        ("id", "include", *CONDITIONS),
     ),
     "PUT /post/{id}": Operation(
         "replacePost",
@@ -76,7 +79,16 @@ OPERATIONS = {
         "Replaces the text, and never creates a post, because the server assigns the numbers. With `If-Match` it is "
         "done only if the post has not changed since.",
         {200: Reply("The post has the new text.", text("Update a Post!\n"))},
-        {400: _NO_JSON, 404: _NOT_THERE, 412: _CHANGED, 415: _NO_TYPE, 422: _NO_TEXT, 503: UNAVAILABLE, 507: FULL},
+        {
+            400: _NO_JSON,
+            403: _NOT_YOURS,
+            404: _NOT_THERE,
+            412: _CHANGED,
+            415: _NO_TYPE,
+            422: _NO_TEXT,
+            503: UNAVAILABLE,
+            507: FULL,
+        },
         "write",
         ("id", *CONDITIONS),
         _NEW_TEXT,
@@ -86,7 +98,7 @@ OPERATIONS = {
         "Delete a post",
         "Deletes a post. Its number is never reused.",
         {200: Reply("The post is deleted.", text("Delete a Post!\n"))},
-        {404: _NOT_THERE, 412: _CHANGED, 503: UNAVAILABLE, 507: FULL},
+        {403: _NOT_YOURS, 404: _NOT_THERE, 412: _CHANGED, 503: UNAVAILABLE, 507: FULL},
         "write",
         ("id", *CONDITIONS),
     ),
@@ -100,7 +112,8 @@ CHANGES = {
         "end.\n\n"
         "Events are `added`, `updated` and `deleted`. Their `data` is one line of JSON: the post after the change, or "
         "the number of the deleted post. Their `id` only grows. The event `reset` means that changes were missed: read "
-        "the list again. A client that resumes gets one event for each post that was changed meanwhile.\n\n"
+        "the list again. A client that resumes gets one event for each post that was changed meanwhile. With "
+        "`include=meta` posts have their times and their author.\n\n"
         "The stream begins with an `id` without an event. A comment is sent each 15 seconds. The stream ends when the "
         "server stops or the credentials expire.",
         {
@@ -113,8 +126,8 @@ CHANGES = {
                 ),
             )
         },
-        {503: UNAVAILABLE},
+        {400: _BAD_INCLUDE, 503: UNAVAILABLE},
         "read",
-        ("Last-Event-ID", "after-event"),
+        ("Last-Event-ID", "after-event", "include"),
     ),
 }

@@ -732,9 +732,9 @@ class RaceTests:
         opened = browser.page("/board/1")
         replace = api.store.replace_post
 
-        async def replace_late(post_id: int, text: str, *, now: float, expected: str | None = None) -> None:
+        async def replace_late(post_id: int, text: str, **conditions: Any) -> None:
             await replace(post_id, "another text")
-            await replace(post_id, text, expected=expected)
+            await replace(post_id, text, **conditions)
 
         monkeypatch.setattr(api.store, "replace_post", replace_late)
         answer = browser.submit(opened, "/board/1", "mine")
@@ -749,9 +749,9 @@ class RaceTests:
         opened = browser.page("/board/1")
         delete = api.store.delete_post
 
-        async def delete_late(post_id: int, *, expected: str | None = None) -> None:
+        async def delete_late(post_id: int, **conditions: Any) -> None:
             await api.store.replace_post(post_id, "another text")
-            await delete(post_id, expected=expected)
+            await delete(post_id, **conditions)
 
         monkeypatch.setattr(api.store, "delete_post", delete_late)
         assert browser.submit(opened, "/board/1/delete").status == 409
@@ -764,7 +764,7 @@ class RaceTests:
         browser = Browser(api)
         opened = browser.page("/board/1")
 
-        async def replace_late(post_id: int, _text: str, *, now: float, expected: str | None = None) -> None:
+        async def replace_late(post_id: int, _text: str, **_: Any) -> None:
             await api.store.delete_post(post_id)
             raise NoSuchPostError(post_id)
 

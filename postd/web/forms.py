@@ -1,0 +1,83 @@
+"""The forms of posts in responses: as in the spec, or with their details (`?include=meta`; reference: Post API)."""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from functools import lru_cache
+
+import orjson
+
+from postd.http.errors import Problem
+from postd.model import Change, PostDetails
+from postd.protocol.timestamp import format_timestamp
+
+
+class Form(Enum):
+    """A form of posts; the value is the end of its entity tags."""
+
+    PLAIN = b""
+    DETAILED = b"-meta"
+    ANONYMOUS = b"-anonymous"
+    """With details, but without authors."""
+
+
+def decode_include(parameters: Mapping[str, list[str]]) -> bool:
+    """Return whether a query asks for details.
+
+    Raises:
+        Problem: 400, for anything but `include=meta`.
+    """
+    values = parameters.get("include")
+    if values is None:
+        return False
+    if values != ["meta"]:
+        raise Problem(400, '?include must be given once, as "meta".')
+    return True
+
+
+def encode_detailed(posts: Iterable[PostDetails]) -> list[bytes]:
+    """Encode posts with their details for `postd.web.lists.encoded_piece.join_posts`."""
+    return [_LISTED % (post.id, orjson.dumps(post.post), *_encode_times(post), _encode_author(post)) for post in posts]
+
+
+def encode_anonymous(posts: Iterable[PostDetails]) -> list[bytes]:
+    """As `encode_detailed`, without authors."""
+    return [_LISTED % (post.id, orjson.dumps(post.post), *_encode_times(post), b"null") for post in posts]
+
+
+def encode_single(post: PostDetails, form: Form) -> bytes:
+    """Encode a post with its details as the body of a response."""
+    author = b"null" if form is Form.ANONYMOUS else _encode_author(post)
+    return _SINGLE % (post.id, orjson.dumps(post.post), *_encode_times(post), author)
+
+
+def encode_change(change: Change, form: Form) -> bytes:
+    """Encode the post of a change in one line; of a deleted post only the id."""
+    members: dict[str, object] = {"id": change.id}
+    if change.post is not None:
+        members["post"] = change.post
+        if form is not Form.PLAIN:
+            members["created"] = _format(change.created)
+            members["updated"] = _format(change.updated)
+            members["author"] = None if form is Form.ANONYMOUS else change.author
+    return orjson.dumps(members)
+
+
+_LISTED = b'%d,\n    "post": %b,\n    "created": %b,\n    "updated": %b,\n    "author": %b\n  }'
+_SINGLE = b'{\n  "id": %d,\n  "post": %b,\n  "created": %b,\n  "updated": %b,\n  "author": %b\n}\n'
+
+
+def _encode_times(post: PostDetails) -> tuple[bytes, bytes]:
+    return _encode_time(post.created), _encode_time(post.updated)
+
+
+@lru_cache(64)  # most posts have one time, twice
+def _encode_time(milliseconds: int | None) -> bytes:
+    return b"null" if milliseconds is None else b'"%b"' % format_timestamp(milliseconds).encode("ascii")
+
+
+def _encode_author(post: PostDetails) -> bytes:
+    return orjson.dumps(post.author)
+
+
+def _format(milliseconds: int | None) -> str | None:
+    return None if milliseconds is None else format_timestamp(milliseconds)
