@@ -27,6 +27,7 @@ from twisted.internet.testing import MemoryReactorClock, StringTransportWithDisc
 from twisted.web.resource import IResource
 
 from postd.auth.password import HashThreads
+from postd.daemon.log import ACCESS_LOG
 from postd.daemon.schemes import make_authentication
 from postd.daemon.server import make_tree
 from postd.front.access_log import AccessLog
@@ -157,7 +158,7 @@ def forget_own(*answers: Any) -> None:
 def make_site(root: IResource, *, clock: Clock | None = None, **limits: Any) -> HttpFactory:
     """Return a site for a resource, with a clock that stands still; `limits` are fields of `Limits`."""
     reactor = cast(IReactor, clock or Clock())
-    access_log = AccessLog(as_json=False, address_of=_peer, reactor=reactor)
+    access_log = AccessLog("text", address_of=_peer, log=ACCESS_LOG, reactor=reactor)
     with patch("postd.front.request_turns.TURN_COST", sys.maxsize):  # as in `InMemoryApi`
         return HttpFactory(root, limits=Limits(**limits), access_log=access_log, is_api=is_api, reactor=reactor)
 

@@ -91,10 +91,10 @@ def _settings_problems(loaded: LoadedSettings, schemes: Sequence[Scheme]) -> Ite
         except ConfigError as error:
             yield str(error)
     yield from settings_problems(loaded.settings, schemes)
-    file = loaded.settings.log.file
-    problem = file_problem(file) if file else ""
-    if problem:
-        yield f"{loaded.where['log']}.file: {file}: {problem}"
+    for key, file in loaded.settings.log.files.items():
+        problem = file_problem(file)
+        if problem:
+            yield f"{loaded.where['log']}.{key}: {file}: {problem}"
     for description in loaded.settings.admin.listen:
         try:
             check_endpoint(description, where=f"{loaded.where['admin']}.listen", now=time.time())

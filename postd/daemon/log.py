@@ -32,8 +32,9 @@ from twisted.python.logfile import LogFile
 from twisted.python.reflect import safe_str
 from zope.interface import implementer
 
-ACCESS_NAMESPACE = "postd.access"
-"""The namespace of the access log; `lines` of its events are complete lines, the last without its line feed."""
+ACCESS_LOG = Logger("postd.access")
+"""The access log where it has no file of its own; `lines` of its events are complete lines, the last without its line
+feed."""
 
 NO_FOLDER = "its folder does not exist"
 """Why a log file cannot be created, in place of "No such file or directory"."""
@@ -54,6 +55,7 @@ _CUT = " ..."
 _CUT_ESCAPE = re.compile(r"(?:\\(?:x[0-9a-f]?|u[0-9a-f]{0,3}|U[0-9a-f]{0,7})?|%[0-9A-F]?)\Z")
 """An escape sequence that was cut, at the end of a line."""
 
+_GAP = "{lost} log lines were lost or cut here: {why}"
 _NOT_REOPENED = "log file {path} could not be reopened: {why}; logging continues in the old one"
 
 Format = Callable[[LogEvent], str | None]
@@ -102,11 +104,16 @@ def _dump(members: Mapping[str, object]) -> str:
     return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
 
 
+def format_access(event: LogEvent) -> str | None:
+    """Return the lines of the access log, and nothing of other events."""
+    return _access_lines(event) if _is_access(event) else None
+
+
 FORMATS: Mapping[Literal["text", "json"], Format] = {"text": format_text, "json": format_json}
 
 
 def _is_access(event: LogEvent) -> bool:
-    return event.get("log_namespace") == ACCESS_NAMESPACE and "lines" in event
+    return event.get("log_namespace") == ACCESS_LOG.namespace and "lines" in event
 
 
 def _is_about_plugins(event: LogEvent) -> bool:
@@ -185,17 +192,27 @@ class AppendedFile:
     """Appends events to a file, which is created if it does not exist, each with one write.
 
     Events that cannot be written are lost: a full disk must not stop the service. A line on standard error reports the
-    first loss; once the file can be written again, a line in it has the number of lost lines.
+    first loss; once the file can be written again, a line in it has the number of lost lines, or, if the file has no
+    other lines than those of the access log, a line in the log.
+
+    Args:
+        path: its path.
+        format_event: returns the lines of an event.
+        ignore_umask: whether a new file has mode 0640 whatever the umask is.
+        at_first_event: whether it is opened for the first event that has lines.
 
     Raises:
         OSError: it cannot be opened.
         ValueError: no file can have such a name.
     """
 
-    def __init__(self, path: str, format_event: Format) -> None:
+    def __init__(
+        self, path: str, format_event: Format, *, ignore_umask: bool = False, at_first_event: bool = False
+    ) -> None:
         self._path = path
         self._format = format_event
-        self._fd = self._open(MODE)
+        self._ignore_umask = ignore_umask
+        self._fd = -1 if at_first_event else self._open(MODE, ignore_umask=ignore_umask)
         self._in_line = False
         self._lost, self._why = 0, ""
 
@@ -204,16 +221,19 @@ class AppendedFile:
         if not lines:
             return
         lost = self._lost
-        left = ((self._format_gap() or "") + lines if lost else lines).encode(errors="backslashreplace")
+        gap = self._format_gap() if lost else None
+        left = ((gap or "") + lines).encode(errors="backslashreplace")
         if self._in_line:
             left = b"\n" + left
         try:
+            if self._fd < 0:
+                self._fd = self._open(MODE, ignore_umask=self._ignore_umask)
             while left:
                 count = os.write(self._fd, left)
                 self._in_line = left[count - 1 : count] != b"\n"
                 left = left[count:]
-        except OSError as error:
-            self._why = error.strerror or str(error)
+        except (OSError, ValueError) as error:  # no file can have such a name
+            self._why = getattr(error, "strerror", None) or str(error)
             self._lost = lost + lines.count("\n")
             if not lost:  # not in the log, which this file observes
                 text = f"postd: log file {self._path} cannot be written: {self._why}; log lines are lost"
@@ -221,15 +241,18 @@ class AppendedFile:
                     print(text, file=sys.__stderr__, flush=True)
         else:
             self._lost = 0
+            if lost and not gap:
+                _log.error(f"{{path}}: {_GAP}", path=self._path, lost=lost, why=self._why)
 
     def _format_gap(self) -> str | None:
-        text = "{lost} log lines were lost or cut here: {why}"
         level, now = LogLevel.error, time.time()
-        event = {"log_namespace": __name__, "log_level": level, "log_time": now, "log_format": text}
+        event = {"log_namespace": __name__, "log_level": level, "log_time": now, "log_format": _GAP}
         return self._format({**event, "lost": self._lost, "why": self._why})
 
     def reopen(self) -> None:
         """Continue in the file that has the path now. A new one gets the permissions of the one before it."""
+        if self._fd < 0:
+            return
         try:
             fd = self._open(stat.S_IMODE(os.fstat(self._fd).st_mode), ignore_umask=True)
         except OSError as error:

@@ -164,7 +164,7 @@ class Operations(Service):
         return health
 
     def reload(self) -> None:
-        """Reopen the log file, then apply changed settings and reread the files that they name."""
+        """Reopen the log files, then apply changed settings and reread the files that they name."""
         if not self.running:
             return
         self._reopen_log()

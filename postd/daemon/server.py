@@ -12,6 +12,7 @@ from twisted.python.failure import Failure
 from twisted.web.resource import IResource
 
 from postd.daemon import resources
+from postd.daemon.log import ACCESS_LOG
 from postd.daemon.schemes import make_authentication
 from postd.daemon.settings_checks import describe_deployment, exposure_problem
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
@@ -57,6 +58,7 @@ class ServerParts:
     Args:
         loaded: the settings.
         clock: the clock of the dates in the store.
+        access_log: receives the lines of requests.
         shared_memory: for the store, if this process is a worker of several.
 
     Attributes:
@@ -69,13 +71,20 @@ class ServerParts:
     """
 
     def __init__(
-        self, loaded: LoadedSettings, *, clock: ServiceClock, reactor: IReactor, shared_memory: int | None = None
+        self,
+        loaded: LoadedSettings,
+        *,
+        clock: ServiceClock,
+        reactor: IReactor,
+        access_log: Logger = ACCESS_LOG,
+        shared_memory: int | None = None,
     ) -> None:
         settings, where = loaded.settings, loaded.where
         check_page_folders(loaded)
         self.settings = settings
         self._clock = clock
         self._reactor = reactor
+        self._access_log = access_log
         self.tally = Tally() if settings.admin.listen else None
         self.store = open_store(settings.store, where=where["store"], reactor=reactor, shared_memory=shared_memory)
         if self.tally is not None:
@@ -91,8 +100,8 @@ class ServerParts:
         settings, clients = self.settings, self.authentication.context.clients
         access_log = None
         if settings.log.access:
-            as_json = settings.log.format == "json"
-            access_log = AccessLog(as_json=as_json, address_of=clients.address, reactor=self._reactor)
+            form = "combined" if settings.log.access_file else settings.log.format
+            access_log = AccessLog(form, address_of=clients.address, log=self._access_log, reactor=self._reactor)
         self.site.reconfigure(
             root,
             limits=settings.limits,

@@ -7,7 +7,7 @@ from functools import partial
 
 from twisted.logger import Logger
 
-from postd.daemon.log import file_problem
+from postd.daemon.log import ACCESS_LOG, file_problem
 from postd.daemon.operations import Operations, admin_hosts
 from postd.daemon.server import Server, ServerParts, StartCallbacks, refuse_exposure
 from postd.daemon.worker_pool import WorkerPool
@@ -32,6 +32,7 @@ def make_service(
     reactor: IReactor,
     read_settings: Callable[[], LoadedSettings] | None = None,
     reopen_log: Callable[[], None] = lambda: None,
+    access_log: Logger = ACCESS_LOG,
 ) -> Operations:
     """Build the server, or the parent of its workers. When this returns, its ports are bound and its store was tried.
 
@@ -40,6 +41,7 @@ def make_service(
         reactor: that of the process.
         read_settings: reads the settings again, for a reload; without it they stay as they are.
         reopen_log: called first on SIGHUP.
+        access_log: receives the lines of requests.
 
     Raises:
         ConfigError: a setting cannot be used; nothing is left bound.
@@ -47,7 +49,7 @@ def make_service(
     settings, where = loaded.settings, loaded.where
     clock = ServiceClock(reactor)
     # Also with workers, which build their own: this checks the settings.
-    parts = ServerParts(loaded, clock=clock, reactor=reactor)
+    parts = ServerParts(loaded, clock=clock, access_log=access_log, reactor=reactor)
     count = count_workers(loaded)
     factory = parts.site if count == 1 else make_unused_factory()
     listeners = listening.bind(settings.listen, factory, where=where["listen"], reactor=reactor)
@@ -87,7 +89,14 @@ def make_service(
     if count > 1:
         prepare_reload = partial(parts.prepare_reload, listeners=listeners)
         operations.server = WorkerPool(
-            loaded, listeners, count, callbacks=callbacks, prepare_reload=prepare_reload, clock=clock, reactor=reactor
+            loaded,
+            listeners,
+            count,
+            callbacks=callbacks,
+            prepare_reload=prepare_reload,
+            clock=clock,
+            access_log=access_log,
+            reactor=reactor,
         )
     else:
         operations.server = Server(parts, listeners, callbacks=callbacks, reactor=reactor)
@@ -161,8 +170,8 @@ def _read_again(read: Callable[[], LoadedSettings], before: LoadedSettings, reac
     for key, descriptions in ((where["listen"], settings.listen), (f"{where['admin']}.listen", settings.admin.listen)):
         for description in descriptions:
             check_endpoint(description, where=key)
-    file = settings.log.file
-    problem = file_problem(file) if file and file != before.settings.log.file else ""
-    if problem:
-        raise ConfigError(f"{where['log']}.file", f"{file}: {problem}")
+    for key, file in settings.log.files.items():
+        problem = file_problem(file) if before.settings.log.files.get(key) != file else ""
+        if problem:
+            raise ConfigError(f"{where['log']}.{key}", f"{file}: {problem}")
     return loaded

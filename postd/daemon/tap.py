@@ -7,7 +7,8 @@ import postd.linux
 
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -19,7 +20,7 @@ from twisted.python.components import Componentized
 from twisted.python.logfile import LogFile
 
 import postd
-from postd.daemon.log import FORMATS, NO_FOLDER, AppendedFile, reopen_rotated
+from postd.daemon.log import ACCESS_LOG, FORMATS, NO_FOLDER, AppendedFile, format_access, reopen_rotated
 from postd.daemon.startup import startup_imports
 from postd.errors import ConfigError
 from postd.reactor import IReactor, use_monotonic_clock
@@ -89,7 +90,13 @@ def makeService(options: Options) -> IService:
         use_monotonic_clock(reactor)
         daemon = _Daemon(loaded, options.parent or {})
         installed = cast("IReactor", reactor)
-        service = make_service(loaded, read_settings=read_settings, reopen_log=daemon.reopen_log, reactor=installed)
+        service = make_service(
+            loaded,
+            read_settings=read_settings,
+            reopen_log=daemon.reopen_log,
+            access_log=daemon.access_log,
+            reactor=installed,
+        )
         service.setServiceParent(daemon)
     except ConfigError as error:
         raise _exit(str(error)) from None
@@ -97,14 +104,17 @@ def makeService(options: Options) -> IService:
 
 
 class _Daemon(MultiService):
-    """The parent of the service; sets the log observer of `[log]` on twistd's application.
+    """The parent of the service; sets the log observer of `[log]` on twistd's application, and opens its files.
 
     Args:
         loaded: the settings.
         twistd: its options, whose `--logger` overrides `[log]`, and `--syslog` its `format`.
 
     Raises:
-        ConfigError: the log file cannot be written to.
+        ConfigError: a log file cannot be written to.
+
+    Attributes:
+        access_log: receives the lines of requests.
     """
 
     def __init__(self, loaded: LoadedSettings, twistd: Mapping[str, Any]) -> None:
@@ -115,23 +125,31 @@ class _Daemon(MultiService):
         self._file: AppendedFile | None = None
         self._rotated: LogFile | None = None
         if log.file:
-            try:
+            with _refusing(f"{where}.file", log.file):
                 self._file = AppendedFile(log.file, self._format)
-            except FileNotFoundError:
-                raise ConfigError(f"{where}.file", f"{log.file}: {NO_FOLDER}") from None
-            except (OSError, ValueError) as error:
-                raise ConfigError(f"{where}.file", f"{log.file}: {getattr(error, 'strerror', error)}") from None
+        self._access_file: AppendedFile | None = None
+        if log.access_file:
+            with _refusing(f"{where}.access_file", log.access_file):
+                self._access_file = AppendedFile(
+                    log.access_file, format_access, ignore_umask=True, at_first_event=not log.access
+                )
         if twistd.get("logger") and log.file:
             _log.warn("{where}.file is ignored: twistd was given --logger", where=where)
         elif log.format != "text" and (twistd.get("logger") or (twistd.get("syslog") and not log.file)):
             _log.warn("{where}.format is ignored: twistd was given --logger or --syslog", where=where)
 
     def reopen_log(self) -> None:
-        """Reopen the log file, `[log] file` or twistd's, which may have been renamed."""
+        """Reopen the log files, which may have been renamed: `[log] file` or twistd's, and `[log] access_file`."""
+        if self._access_file is not None:
+            self._access_file.reopen()
         if self._file is not None:
             self._file.reopen()
         elif self._rotated is not None:
             reopen_rotated(self._rotated)
+
+    @property
+    def access_log(self) -> Logger:
+        return ACCESS_LOG if self._access_file is None else Logger(ACCESS_LOG.namespace, observer=self._access_file)
 
     def setServiceParent(self, parent: object) -> None:
         if isinstance(parent, Componentized):
@@ -158,6 +176,17 @@ class _Daemon(MultiService):
         observer.formatEvent = self._format
         self._rotated = log_file_of(observer)
         return observer
+
+
+@contextmanager
+def _refusing(where: str, path: str) -> Iterator[None]:
+    """Report that a file cannot be opened as an error of a setting."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise ConfigError(where, f"{path}: {NO_FOLDER}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(where, f"{path}: {getattr(error, 'strerror', error)}") from None
 
 
 def _exit(why: str) -> SystemExit:

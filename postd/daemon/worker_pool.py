@@ -16,6 +16,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
 
+from postd.daemon.log import ACCESS_LOG
 from postd.daemon.resources import collect_replaced
 from postd.daemon.server import StartCallbacks
 from postd.daemon.worker_process import WorkerProcess
@@ -47,6 +48,7 @@ class WorkerPool(Service):
         callbacks: each is called once, when its event has happened in all workers.
         prepare_reload: checks other settings; may raise ConfigError.
         clock: the clock that the clocks of all workers are to agree with.
+        access_log: receives the lines of the requests that the workers answer.
     """
 
     _log = Logger()
@@ -60,6 +62,7 @@ class WorkerPool(Service):
         callbacks: StartCallbacks,
         prepare_reload: Callable[[LoadedSettings], Callable[[], None]],
         clock: ServiceClock,
+        access_log: Logger = ACCESS_LOG,
         reactor: IReactor,
     ) -> None:
         self._loaded = loaded
@@ -73,6 +76,7 @@ class WorkerPool(Service):
         self._callbacks = callbacks
         self._reactor = reactor
         self._clock = clock
+        self.access_log = access_log
         self._numbers = range(1, count + 1)
         self._workers: dict[int, WorkerProcess] = {}
         self._restarts: dict[int, IDelayedCall] = {}

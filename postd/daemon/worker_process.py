@@ -14,7 +14,7 @@ from twisted.internet.protocol import ProcessProtocol
 from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
-from postd.daemon.log import ACCESS_NAMESPACE
+from postd.daemon.log import ACCESS_LOG
 from postd.daemon.worker_messages import LINE_MAX_BYTES, LineBuffer
 from postd.monitoring.tally import Metrics, decode
 
@@ -26,7 +26,13 @@ UNRESPONSIVE_MAX_S = 30.0
 
 
 class Pool(Protocol):
-    """The receiver of the events of worker processes, implemented by `postd.daemon.worker_pool.WorkerPool`."""
+    """The receiver of the events of worker processes, implemented by `postd.daemon.worker_pool.WorkerPool`.
+
+    Attributes:
+        access_log: receives the lines of requests.
+    """
+
+    access_log: Logger
 
     def on_accepting(self) -> None:
         """Called when a worker accepts connections."""
@@ -155,11 +161,11 @@ class WorkerProcess(ProcessProtocol):
                 self._pool.on_failed(self, why)
 
     def _relay(self, level: str, namespace: str, text: str) -> None:
-        log, known = Logger(namespace), LogLevel.levelWithName(level)
-        if namespace == ACCESS_NAMESPACE:  # its lines do not name the worker
-            log.emit(known, "{lines}", lines=text)
+        known = LogLevel.levelWithName(level)
+        if namespace == ACCESS_LOG.namespace:  # its lines do not name the worker
+            self._pool.access_log.emit(known, "{lines}", lines=text)
         else:
-            log.emit(known, "worker {worker}: {relayed}", worker=self.number, relayed=text)
+            Logger(namespace).emit(known, "worker {worker}: {relayed}", worker=self.number, relayed=text)
 
     def _log_output(self, lines: Iterable[bytes]) -> None:
         text = b"\n".join(lines).decode(errors="backslashreplace")

@@ -22,6 +22,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
 from http import HTTPStatus
+from typing import Literal
 
 import orjson
 from msgspec import Struct
@@ -30,6 +31,7 @@ from twisted.logger import Logger
 
 from postd.front.interface import AnsweredRequest
 from postd.http.interface import Request
+from postd.http.peer import UNIX
 from postd.http.redaction import (
     USER_MAX_CHARS,
     shorten,
@@ -46,12 +48,13 @@ DELAY_S = 0.1
 LINES_MAX = 256
 """How many lines are one event at most: writing thousands at a time would delay one request in a hundred."""
 
+LOOPBACK = "127.0.0.1"
+"""In the combined format, the address of a client on a UNIX socket: programs drop lines without an IP address."""
+
 CACHED_MAX = 128
 """How many redacted values of each kind are cached until the next flush; a value may have 16 KiB."""
 
 _CONTROL = re.compile("[\x7f-\x9f\u2028\u2029]")  # what JSON leaves as it is, and terminals and some readers do not
-
-_log = Logger("postd.access")
 
 
 class _RequestLine(Struct, frozen=True):
@@ -67,11 +70,26 @@ class _RequestLine(Struct, frozen=True):
 
 
 class AccessLog:
-    """Writes the log: several lines are one event of `postd.access`, whose `lines` has newlines between them."""
+    """Writes the log: several lines are one event, whose `lines` has newlines between them.
 
-    def __init__(self, *, as_json: bool, address_of: Callable[[Request], str], reactor: IReactorTime) -> None:
-        self._format = self._json_line if as_json else self._text_line
-        self._date_format = "%Y-%m-%dT%H:%M:%S" if as_json else "%d/%b/%Y:%H:%M:%S +0000"
+    Args:
+        form: `"combined"` is the beginning of the `"text"`: what Apache's combined format has, and nothing else.
+        address_of: returns the address of a client.
+        log: receives the events.
+    """
+
+    def __init__(
+        self,
+        form: Literal["text", "combined", "json"],
+        *,
+        address_of: Callable[[Request], str],
+        log: Logger,
+        reactor: IReactorTime,
+    ) -> None:
+        self._format = self._json_line if form == "json" else self._text_line
+        self._is_combined = form == "combined"
+        self._date_format = "%Y-%m-%dT%H:%M:%S" if form == "json" else "%d/%b/%Y:%H:%M:%S +0000"
+        self._log = log
         self._address_of = address_of
         self._reactor = reactor
         self._lines: list[str] = []
@@ -124,7 +142,7 @@ class AccessLog:
         if lines:
             for cached in (self._redact_request_line, self._show_referer, self._show_agent):
                 cached.cache_clear()
-            _log.info("{lines}", lines="\n".join(lines))
+            self._log.info("{lines}", lines="\n".join(lines))
 
     def _text_line(self, request: AnsweredRequest, request_line: _RequestLine, took_ms: float, now: float) -> str:
         fields = request.fields
@@ -134,14 +152,20 @@ class AccessLog:
         if request.authentication is not None:
             scheme, account = request.authentication.scheme, request.authentication.account
             user = "-" if account is None else show_user(account)
-        return (
-            f"{self._address_of(request)} - {user} "
+        address = self._address_of(request)
+        if self._is_combined and address == UNIX:
+            address = LOOPBACK
+        combined = (
+            f"{address} - {user} "
             f'[{self._date_at(int(now))}] "{request_line.text}" '
             f"{request.code} {request.sentLength or '-'} "
             f'"{self._show_referer(referers[0]) if referers else "-"}" '
-            f'"{self._show_agent(agents[0]) if agents else "-"}" '
-            f"route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}"
-            + (f' judged="{_show_described(request.described)}"' if request.described is not None else "")
+            f'"{self._show_agent(agents[0]) if agents else "-"}"'
+        )
+        if self._is_combined:
+            return combined
+        return f"{combined} route={request.route or '-'} scheme={scheme} ms={took_ms:.1f} id={request.id}" + (
+            f' judged="{_show_described(request.described)}"' if request.described is not None else ""
         )
 
     def _json_line(self, request: AnsweredRequest, request_line: _RequestLine, took_ms: float, now: float) -> str:

@@ -100,7 +100,7 @@ def is_reloadable(name: str) -> bool:
 
 
 _RESTART_KEYS = ("listen", "store", "workers", "admin")
-_RESTART_KEYS_OF_LOG = ("file", "format")
+_RESTART_KEYS_OF_LOG = ("file", "format", "access_file")
 
 
 def count_workers(loaded: LoadedSettings) -> int:
@@ -265,12 +265,10 @@ def _convert(values: Mapping[str, Any], name: str) -> Settings:
     for key, listed in (("api.cors_origins", settings.api.cors_origins), ("hosts", settings.hosts)):
         if "*" in listed and len(listed) > 1:
             raise ConfigError(f"{name}: {key}", f'"*" must be the only value; allowed: {ALLOWED[key]}')
-    listening = set[str]()
-    for key, descriptions in (("listen", settings.listen), ("admin.listen", settings.admin.listen)):
-        for number, description in enumerate(descriptions):
-            if description in listening and not _ANY_PORT.match(description):
-                raise ConfigError(f"{name}: {key}[{number}]", f"{description} occurs twice")
-            listening.add(description)
+    _refuse_same_listeners(settings, name)
+    log = settings.log
+    if log.file and log.access_file and Path(log.file) == Path(log.access_file):
+        raise ConfigError(f"{name}: log.access_file", "is the file of log.file already; allowed: another path")
     for number, page in enumerate(settings.pages):
         key, why = _contradiction_of_page(page, settings, number)
         if why:
@@ -280,6 +278,15 @@ def _convert(values: Mapping[str, Any], name: str) -> Settings:
         if why:
             raise ConfigError(f"{name}: bearer[{number}].{key}", why)
     return settings
+
+
+def _refuse_same_listeners(settings: Settings, name: str) -> None:
+    listening = set[str]()
+    for key, descriptions in (("listen", settings.listen), ("admin.listen", settings.admin.listen)):
+        for number, description in enumerate(descriptions):
+            if description in listening and not _ANY_PORT.match(description):
+                raise ConfigError(f"{name}: {key}[{number}]", f"{description} occurs twice")
+            listening.add(description)
 
 
 _ANY_PORT = re.compile(r"(?:haproxy:)*(?:tcp6?|ssl|tls):(?:port=)?0+(?::|$)")
@@ -357,5 +364,6 @@ ALLOWED = {
     "log.file": 'the path of a file, or "": where twistd logs',
     "log.format": '"text" or "json"',
     "log.access": "true or false",
+    "log.access_file": 'the path of a file, or "": the log itself',
 }
 """The values of a setting in words, by table and key, for error messages and the reference of the settings."""

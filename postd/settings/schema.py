@@ -1,6 +1,6 @@
 """The settings as types: one frozen struct for each table, with every key, its default and its unit."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
@@ -67,11 +67,18 @@ class Tls(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Log(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[log]`: the log file and its format; `access` adds a line for each request."""
+    """`[log]`: the log file and its format; `access` adds a line for each request, to the log or to `access_file`."""
 
     file: str = ""
     format: Literal["text", "json"] = "text"
     access: bool = True
+    access_file: str = ""
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """The paths of the files that are written, by their keys."""
+        written = {"file": self.file, "access_file": self.access_file if self.access else ""}
+        return {key: path for key, path in written.items() if path}
 
 
 class Admin(Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from postd.testing.serving import FactoryServer
 class PostServer(FactoryServer):
     """A complete postd server in this process, with its posts in memory.
 
-    All settings apply, except `listen`, `workers`, `admin`, `hosts` and `[log] file`.
+    All settings apply, except `listen`, `workers`, `admin`, `hosts` and the files of `[log]`.
 
     Example::
 

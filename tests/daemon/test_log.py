@@ -17,7 +17,7 @@ from twisted.logger import Logger, LogLevel, LogPublisher, capturedLogs
 from twisted.python import log as legacy
 from twisted.python.failure import Failure
 
-from postd.daemon.log import ACCESS_NAMESPACE, LINE_MAX_BYTES, AppendedFile, format_json, format_text
+from postd.daemon.log import ACCESS_LOG, LINE_MAX_BYTES, AppendedFile, format_access, format_json, format_text
 from tests.cases import each
 
 FORMATS = [format_text, format_json]
@@ -51,7 +51,7 @@ def as_json(event: dict[str, Any]) -> dict[str, Any]:
 
 @each("form", FORMATS)
 def test_access_log_lines_are_unchanged(form: Any) -> None:
-    assert form(logged("{lines}", ACCESS_NAMESPACE, lines='"a" {x}\n"b"')) == '"a" {x}\n"b"\n'
+    assert form(logged("{lines}", ACCESS_LOG.namespace, lines='"a" {x}\n"b"')) == '"a" {x}\n"b"\n'
 
 
 @each("form", FORMATS)
@@ -158,12 +158,12 @@ def test_long_line_is_cut(form: Any, unit: str, before: str) -> None:
 @each("before", ["", "a", "ab", "abc"])
 def test_long_access_line_is_cut(unit: str, before: str) -> None:
     text = before + unit * LINE_MAX_BYTES
-    short, long, last = str(format_text(logged("", ACCESS_NAMESPACE, lines=f"a\n{text}\nb"))).splitlines()
+    short, long, last = str(format_text(logged("", ACCESS_LOG.namespace, lines=f"a\n{text}\nb"))).splitlines()
     assert (short, last) == ("a", "b")
     check_cut(long)
     assert text.startswith(long.removesuffix(" ..."))
     lines = f'{{"a":"b"}}\n{json.dumps({"user": before, "target": text, "ms": 0.5})}\n{{"c":"d"}}'
-    short, long, last = str(format_json(logged("", ACCESS_NAMESPACE, lines=lines))).splitlines()
+    short, long, last = str(format_json(logged("", ACCESS_LOG.namespace, lines=lines))).splitlines()
     assert (short, last) == ('{"a":"b"}', '{"c":"d"}')
     check_cut(long)
     members = json.loads(long)
@@ -182,8 +182,8 @@ def test_line_within_the_bound_is_whole() -> None:
     for unit in ("x", "🙂"):
         size = LINE_MAX_BYTES - 1
         lines = unit * (size // len(unit.encode())) + "x" * (size % len(unit.encode()))
-        assert format_text(logged("", ACCESS_NAMESPACE, lines=lines)) == f"{lines}\n"
-        assert format_text(logged("", ACCESS_NAMESPACE, lines=f"x{lines}")) != f"x{lines}\n"
+        assert format_text(logged("", ACCESS_LOG.namespace, lines=lines)) == f"{lines}\n"
+        assert format_text(logged("", ACCESS_LOG.namespace, lines=f"x{lines}")) != f"x{lines}\n"
 
 
 def test_cut_json_line_keeps_the_end_of_the_traceback() -> None:
@@ -197,7 +197,7 @@ def test_file_is_appended_to(tmp_path: Path) -> None:
     path = tmp_path / "posts.log"
     path.write_text("from before\n")
     file = AppendedFile(str(path), format_text)
-    file(logged("a\udcff", ACCESS_NAMESPACE, lines="one\ntwo\udcff"))
+    file(logged("a\udcff", ACCESS_LOG.namespace, lines="one\ntwo\udcff"))
     assert path.read_text() == "from before\none\ntwo\\udcff\n"
 
 
@@ -305,5 +305,46 @@ def test_full_disk_causes_no_log_event(capfd: pytest.CaptureFixture[str]) -> Non
     assert capfd.readouterr().err == f"postd: log file /dev/full cannot be written: {why}; log lines are lost\n"
 
 
+def test_access_file_has_access_lines_alone_and_its_gap_is_logged(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    file = AppendedFile(str(path), format_access)
+    file(logged("no access line"))
+    access(file, "one\ntwo")
+    with full_after(path.stat().st_size), capturedLogs() as events:
+        access(file, "three\nfour")
+        access(file, "five")
+    assert all("lines" in event for event in events)
+    with capturedLogs() as events:
+        access(file, "six")
+    assert path.read_text() == "one\ntwo\nsix\n"
+    assert f"{path}: 3 log lines were lost or cut here: File too large" in str(format_text(events[1]))
+
+
+@each("umask", [0o022, 0o077])
+def test_file_that_ignores_the_umask_is_readable_for_its_group(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "access.log"
+    before = os.umask(umask)
+    try:
+        file = AppendedFile(str(path), format_access, ignore_umask=True)
+        path.rename(tmp_path / "old")
+        file.reopen()
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(one.stat().st_mode) for one in (path, tmp_path / "old")} == {0o640}
+
+
+def test_file_of_no_event_is_not_created(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "folder/access.log"
+    file = AppendedFile(str(path), format_access, at_first_event=True)
+    file.reopen()
+    access(file, "one")
+    path.parent.mkdir()
+    assert list(path.parent.iterdir()) == []
+    access(file, "two")
+    assert path.read_text() == "two\n"
+    access(AppendedFile("a\0b", format_access, at_first_event=True), "one")
+    assert "embedded null" in capfd.readouterr().err
+
+
 def access(file: AppendedFile, lines: str) -> None:
-    file(logged("{lines}", ACCESS_NAMESPACE, lines=lines))
+    file(logged("{lines}", ACCESS_LOG.namespace, lines=lines))

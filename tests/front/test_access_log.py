@@ -4,7 +4,7 @@ import json
 import re
 import sys
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given
@@ -15,9 +15,11 @@ from twisted.web.resource import Resource
 from twisted.web.server import NOT_DONE_YET
 
 from postd.auth.identity import AuthenticationResult
+from postd.daemon.log import ACCESS_LOG
 from postd.front import access_log
 from postd.front.access_log import CACHED_MAX, DELAY_S, AccessLog
 from postd.front.factory import HttpFactory
+from postd.http.peer import UNIX
 from postd.http.redaction import (
     AGENT_MAX_BYTES,
     EXAMINED_PARAMETERS_MAX,
@@ -55,9 +57,9 @@ class Room(Resource):
 
 
 class Connection:
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, form: Literal["text", "combined", "json"] = "text", address: str = "192.0.2.7") -> None:
         self.clock: Any = Clock()
-        access_log = self.access_log = AccessLog(as_json=as_json, address_of=lambda _: "192.0.2.7", reactor=self.clock)
+        access_log = AccessLog(form, address_of=lambda _: address, log=ACCESS_LOG, reactor=self.clock)
         self.room = Room()
         self.site = HttpFactory(self.room, limits=Limits(), access_log=access_log, reactor=self.clock)
         self.site.turns.left = sys.maxsize  # no request waits for the clock
@@ -75,7 +77,7 @@ class Connection:
 
 @pytest.fixture
 def connection() -> Connection:
-    return Connection(as_json=False)
+    return Connection()
 
 
 def get(target: str, *fields: str) -> str:
@@ -106,8 +108,22 @@ def test_text_line_has_all_fields(connection: Connection) -> None:
     }
 
 
+def test_combined_line_has_the_fields_of_apaches_format_alone() -> None:
+    request = get("/judge", "Referer: http://x/", "User-Agent: curl/8")
+    (text,) = Connection().ask(request)
+    (combined,) = Connection("combined").ask(request)
+    assert combined.endswith('"http://x/" "curl/8"')
+    assert text.startswith(f"{combined} route=")
+
+
+def test_combined_line_of_a_unix_socket_has_an_ip_address() -> None:
+    (text,) = Connection("text", UNIX).ask(get("/a"))
+    (combined,) = Connection("combined", UNIX).ask(get("/a"))
+    assert (text.split()[0], combined.split()[0]) == ("unix", "127.0.0.1")
+
+
 def test_time_has_seconds_in_text_and_milliseconds_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    text, as_json = Connection(as_json=False), Connection(as_json=True)
+    text, as_json = Connection(), Connection("json")
     for now, second, fraction in ((1_800_000_000.0625, "00", "062"), (1_800_000_001.5, "01", "500")):
         monkeypatch.setattr("time.time", lambda now=now: now)
         assert f" [15/Jan/2027:08:00:{second} +0000] " in text.ask(get("/room/7"))[0]
@@ -138,7 +154,7 @@ def test_value_is_redacted_once_for_each_flush(monkeypatch: pytest.MonkeyPatch, 
         return show(value, *more, **named)
 
     monkeypatch.setattr(access_log, kind, note)
-    connection = Connection(as_json=False)
+    connection = Connection()
     request = get("/room/7?secret", "Referer: http://x/secret", "User-Agent: secret")
     for flushes in (1, 2):
         lines = connection.ask(request, request, request)
@@ -150,12 +166,12 @@ def test_value_is_redacted_once_for_each_flush(monkeypatch: pytest.MonkeyPatch, 
 def test_line_has_what_was_judged(connection: Connection) -> None:
     (line,) = connection.ask(get("/judge"))
     assert line.endswith(' judged="PUT /~1?~3"')
-    (line,) = Connection(as_json=True).ask(get("/judge"))
+    (line,) = Connection("json").ask(get("/judge"))
     assert json.loads(line)["judged"] == "PUT /~1?~3"
 
 
 def test_json_line_has_all_fields(connection: Connection) -> None:
-    connection = Connection(as_json=True)
+    connection = Connection("json")
     (line,) = connection.ask(get("/room/7?limit=5", 'User-Agent: a"b\\c\xc3\xa9\xff'))
     found = json.loads(line)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", found.pop("time"))
@@ -264,7 +280,7 @@ DECODED_ONCE = "".join(f"%{ord(char):02x}" for char in "eyJ")
 def test_path_of_a_404_is_logged_without_what_looks_like_a_secret(
     connection: Connection, path: str, shown: str
 ) -> None:
-    for answer in (connection, Connection(as_json=True)):
+    for answer in (connection, Connection("json")):
         (line,) = answer.ask(get(f"/missing{path}"))
         target = json.loads(line)["target"] if answer is not connection else decode(line)["first"].split(" ")[1]
         assert target == f"/missing{shown}"
@@ -289,7 +305,7 @@ def test_request_line_is_three_words_without_quotes(rest: str, method: str, fiel
     value = field.encode("utf-8", "replace").translate(None, b"\r\n\0").decode("latin-1")
     fields = (f"Referer: {value}", f"User-Agent: {value}")
     for start in ("/missing/", "/room/"):
-        (line,) = Connection(as_json=False).ask(get(start + rest, *fields).replace("GET", method, 1))
+        (line,) = Connection().ask(get(start + rest, *fields).replace("GET", method, 1))
         quoted = line.split('"')
         assert len(quoted) == 7
         assert len(quoted[1].split(" ")) == 3
@@ -358,7 +374,7 @@ def test_unregistered_method_is_logged_as_its_length(connection: Connection) -> 
 
 def test_long_user_name_is_truncated() -> None:
     for as_json in (False, True):
-        connection = Connection(as_json=as_json)
+        connection = Connection("json" if as_json else "text")
         connection.room.username = "\x85" + "ü" * 1000
         (line,) = connection.ask(get("/room/1"))
         shown = json.loads(line)["user"] if as_json else decode(line)["user"]
@@ -374,7 +390,7 @@ def test_duration_includes_receiving_the_body(connection: Connection) -> None:
 
 
 def test_request_ids_are_unique(connection: Connection) -> None:
-    lines = [*connection.ask(get("/a"), get("/b")), *Connection(as_json=False).ask(get("/c"))]
+    lines = [*connection.ask(get("/a"), get("/b")), *Connection().ask(get("/c"))]
     assert len({decode(line)["id"] for line in lines}) == 3
 
 

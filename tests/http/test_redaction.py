@@ -6,7 +6,7 @@ import json
 import quopri
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import LogEvent
 
-from postd.daemon.log import FORMATS, LINE_MAX_BYTES
+from postd.daemon.log import ACCESS_LOG, FORMATS, LINE_MAX_BYTES
 from postd.front.access_log import AccessLog
 from postd.front.interface import AnsweredRequest
 from tests.helpers import IS_THOROUGH, InMemoryApi
@@ -151,8 +151,8 @@ class LogInBothFormats(AccessLog):
     """Writes each line as text and as JSON, so that a request need not be sent twice."""
 
     def __init__(self, reactor: IReactorTime) -> None:
-        super().__init__(as_json=False, address_of=_address, reactor=reactor)
-        self._json = AccessLog(as_json=True, address_of=_address, reactor=reactor)
+        super().__init__("text", address_of=_address, log=ACCESS_LOG, reactor=reactor)
+        self._json = AccessLog("json", address_of=_address, log=ACCESS_LOG, reactor=reactor)
 
     def add(self, request: AnsweredRequest, took_s: float, now: float) -> None:
         super().add(request, took_s, now)
@@ -169,7 +169,8 @@ def _address(_request: object) -> str:
 
 def set_log_format(api: InMemoryApi, *, as_json: bool) -> None:
     """Set the format of the access log."""
-    set_log(api, AccessLog(as_json=as_json, address_of=_address, reactor=api.site.reactor))
+    form: Literal["text", "json"] = "json" if as_json else "text"
+    set_log(api, AccessLog(form, address_of=_address, log=ACCESS_LOG, reactor=api.site.reactor))
 
 
 def set_log(api: InMemoryApi, log: AccessLog) -> None:

@@ -79,22 +79,25 @@ class Asking:
             thread.join()
 
 
-def rotate(path: Path, pid: int, old: Path) -> None:
+def rotate(path: Path, pid: int, old: Path, said_in: Path) -> None:
     """Rotate the log as logrotate does, once it has lines."""
     wait_for(path, "/post?after=")
     path.rename(old)
+    reloads = said_in.read_text().count("SIGHUP") if said_in.exists() else 0
     os.kill(pid, signal.SIGHUP)
-    wait_for(path, "SIGHUP")
+    wait_until(lambda: said_in.exists() and said_in.read_text().count("SIGHUP") > reloads)
 
 
-def check_rotation(folder: Path, url: str, pid: int, end: Callable[[], object]) -> list[str]:
+def check_rotation(
+    folder: Path, url: str, pid: int, end: Callable[[], object], said_in: Path | None = None
+) -> list[str]:
     """Rotate the log under load, twice, and end the server; return the lines of all files, in their order."""
     path = folder / "posts.log"
     asking = Asking(url)
     try:
         for old in (folder / "first.log", folder / "second.log"):
             asking.wait_for_more()
-            rotate(path, pid, old)
+            rotate(path, pid, old, said_in or path)
         asking.wait_for_more()
         wait_for(path, "/post?after=")
     finally:
@@ -243,6 +246,64 @@ def test_access_log_can_be_turned_off(tmp_path: Path) -> None:
     assert parsed(text)[-1]["text"] == "Server Shut Down."
 
 
+COMBINED = re.compile(r'127\.0\.0\.1 - (-|alice) \[[^]]+ \+0000\] "[A-Z]+ \S+ HTTP/1\.1" \d{3} [\d-]+ "[^"]*" "[^"]*"')
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_access_file_has_the_access_lines_alone(tmp_path: Path, workers: str) -> None:
+    """In the background, with the other lines in twistd's own log, as JSON."""
+    (tmp_path / "settings").mkdir()
+    log = 'access_file = "posts.log"\nformat = "json"'
+    configure(tmp_path / "settings", log)
+    options = ("-c", "settings/postd.toml", "-w", workers)
+    before = os.umask(0o022)
+    try:
+        assert run_postd(tmp_path, *options, before=()).returncode == 0
+    finally:
+        os.umask(before)
+    pid = int((tmp_path / "twistd.pid").read_text())
+
+    def end() -> None:
+        os.kill(pid, signal.SIGTERM)
+        wait_for_end(pid)
+
+    try:
+        ready = wait_for(tmp_path / "twistd.log", "postd ready")
+        url = str(re.findall(r"ready: (\S+?)/;", ready)[0])
+        lines = check_rotation(tmp_path / "settings", url, pid, end, said_in=tmp_path / "twistd.log")
+    finally:
+        if Path(f"/proc/{pid}").exists():
+            end()
+    assert all(COMBINED.fullmatch(line) for line in lines)
+    assert all("logger" in event for event in parsed((tmp_path / "twistd.log").read_text()))
+
+
+def test_access_file_is_made_when_a_reload_turns_access_lines_on(tmp_path: Path) -> None:
+    options = configure(tmp_path, 'access_file = "logs/access.log"\naccess = false')
+    with Daemon(tmp_path, *options, listen=None, wait=False) as daemon:
+        daemon.wait_for("postd ready")
+        url = str(re.findall(r"ready: (\S+?)/;", daemon.log)[0])
+        httpx.get(f"{url}/post")
+        configure(tmp_path, 'access_file = "logs/access.log"')
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait_for("postd.toml: log.access_file: ")
+        assert f"{tmp_path}/logs/access.log: its folder does not exist" in daemon.log
+        (tmp_path / "logs").mkdir()
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: daemon.log.count("SIGHUP: reload") == 2)
+        wait_until(lambda: (httpx.get(f"{url}/post"), [*(tmp_path / "logs").iterdir()])[1])
+        daemon.stop()
+        assert '"GET' not in daemon.log
+    assert COMBINED.match((tmp_path / "logs/access.log").read_text())
+
+
+def test_access_file_cannot_be_the_log_file(tmp_path: Path) -> None:
+    result = run_postd(tmp_path, *configure(tmp_path, 'file = "a.log"\naccess_file = "./a.log"'))
+    why = "postd.toml: log.access_file: is the file of log.file already; allowed: another path"
+    assert (result.returncode, result.stderr) == (1, f"postd: {why}\n")
+
+
+@pytest.mark.parametrize("key", ["file", "access_file"])
 @pytest.mark.parametrize(
     ("name", "why", "mode"),
     [
@@ -252,10 +313,12 @@ def test_access_log_can_be_turned_off(tmp_path: Path) -> None:
     ],
     ids=["foreground", "folder", "no name"],
 )
-def test_unwritable_log_file_fails_the_start(tmp_path: Path, name: str, why: str, mode: tuple[str, ...]) -> None:
-    result = run_postd(tmp_path, *configure(tmp_path, f'file = "{name}"'), before=mode)
+def test_unwritable_log_file_fails_the_start(
+    tmp_path: Path, key: str, name: str, why: str, mode: tuple[str, ...]
+) -> None:
+    result = run_postd(tmp_path, *configure(tmp_path, f'{key} = "{name}"'), before=mode)
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith("postd: postd.toml: log.file: ")
+    assert result.stderr.startswith(f"postd: postd.toml: log.{key}: ")
     assert why in result.stderr
     assert result.stderr.count("\n") == 1
     assert [path.name for path in tmp_path.iterdir()] == ["postd.toml"]

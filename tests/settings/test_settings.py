@@ -398,10 +398,16 @@ def test_invalid_size_is_refused(folder: Path, written: str) -> None:
             ),
         ),
         ("log.format = 'xml'", 'postd.toml: log.format: Invalid enum value \'xml\'; allowed: "text" or "json"'),
+        (
+            "log.access_file = 1",
+            "postd.toml: log.access_file: expected a string, got a whole number; "  # noqa: ISC004
+            'allowed: the path of a file, or "": the log itself',
+        ),
         ("log.access = 'no'", "postd.toml: log.access: expected a boolean, got a string; allowed: true or false"),
         (
             "log.acess = true",
-            "postd.toml: log.acess: unknown key (did you mean 'access'?); allowed in [log]: file, format, access",
+            "postd.toml: log.acess: unknown key (did you mean 'access'?); "  # noqa: ISC004
+            "allowed in [log]: file, format, access, access_file",
         ),
         ("limits = 1", "postd.toml: limits: expected a table, got a whole number; allowed: a table, [limits]"),
         (
@@ -609,9 +615,12 @@ def test_settings_that_need_a_restart_are_kept_on_reload(folder: Path) -> None:
         return load_settings("postd.toml", {"workers": "2"}, folder)
 
     before = loaded('listen = ["tcp:1"]\nrealm = "a"\n[log]\nfile = "a.log"')
-    new = loaded('store = "memory:"\nrealm = "b"\n[admin]\nlisten = ["tcp:2"]\n[log]\nformat = "json"\naccess = false')
+    new = loaded(
+        'store = "memory:"\nrealm = "b"\n[admin]\nlisten = ["tcp:2"]\n'
+        '[log]\nformat = "json"\naccess = false\naccess_file = "b"'
+    )
     kept, left = keep_unreloadable(new, before)
-    assert left == ["listen", "store", "admin.listen", "log.file", "log.format"]
+    assert left == ["listen", "store", "admin.listen", "log.file", "log.format", "log.access_file"]
     assert kept.settings.realm == "b"
     assert kept.settings.listen == ("tcp:1",)
     assert kept.settings.store == f"sqlite:{folder}/postd.db"

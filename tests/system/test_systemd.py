@@ -67,6 +67,8 @@ def test_service_settings_fit_the_units() -> None:
     assert "\nStateDirectory=postd\n" in unit
     assert loaded.settings.store == "sqlite:/var/lib/postd/postd.db"
     assert loaded.settings.users == "/var/lib/postd/users"
+    assert "\nLogsDirectory=postd\n" in unit
+    assert '\n#[log]\n#access_file = "/var/log/postd/access.log"\n' in (ETC / "service.toml.example").read_text()
     # Its requests have the time that it gives them.
     stop = re.findall(r"^TimeoutStopSec=(\d+)s$", unit, re.MULTILINE)
     assert int(stop[0]) > loaded.settings.shutdown_grace_s
