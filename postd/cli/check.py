@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
@@ -32,7 +33,7 @@ from postd.errors import (
     printable,
 )
 from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket
-from postd.net.endpoints import check_endpoint
+from postd.net.endpoints import check_endpoint, expiry_problem, find_certificate
 from postd.protect.schemes.interface import Scheme
 from postd.protocol.password import weakness
 from postd.settings.loading import LoadedSettings, check_page_folders, count_workers
@@ -54,6 +55,7 @@ def check(*, loaded: LoadedSettings) -> None:
         "users": _check_users(loaded.settings, schemes),
         "store": _check_store(loaded),
         "hosts": _check_hosts(loaded),
+        "certificate": _check_certificates(loaded),
     }
     # Issuers last: the other results need no network.
     for what, lines in chain(parts.items(), _check_schemes(schemes)):
@@ -129,6 +131,20 @@ def _check_hosts(loaded: LoadedSettings) -> _Lines:
                 if local is None and hosts != (on_loopback := describe_hosts(settings, local=True, admin=admin)):
                     hosts = f"{hosts}; if its socket is on loopback, only for {on_loopback}"
                 yield True, f"{description} answers requests for {hosts}"
+
+
+def _check_certificates(loaded: LoadedSettings) -> _Lines:
+    """Yield the state of the certificate of each listener; `_settings_problems` reports those that cannot be used."""
+    now = time.time()
+    for where, descriptions in (("listen", loaded.settings.listen), ("admin", loaded.settings.admin.listen)):
+        for description in descriptions:
+            with suppress(ConfigError):
+                certificate = find_certificate(description, loaded.where[where])
+                if certificate is None or certificate.not_after <= now:
+                    continue
+                is_urgent, problem = expiry_problem(certificate, now)
+                until = datetime.fromtimestamp(certificate.not_after, UTC).strftime("valid until %Y-%m-%d %H:%M UTC")
+                yield not is_urgent, f"{description}: {problem or until}"
 
 
 def _check_users(settings: Settings, schemes: Sequence[Scheme]) -> _Lines:

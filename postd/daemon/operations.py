@@ -160,6 +160,7 @@ class Operations(Service):
         metrics.gauges["started",] = self._started_at
         for url, listener in self._listeners.items():
             if listener.certificate is not None:
+                metrics.gauges["not_before", url] = listener.certificate.not_before
                 metrics.gauges["not_after", url] = listener.certificate.not_after
         return health
 

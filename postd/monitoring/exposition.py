@@ -67,6 +67,11 @@ FAMILIES = {
     "worker_ends": Family("postd_worker_ends_total", "Workers that ended unexpectedly."),
     "reloads": Family("postd_reloads_total", "Reloads (SIGHUP), by outcome.", ("outcome",)),
     "last_reload_good": Family("postd_last_reload_good", "0 if the last reload was refused."),
+    "not_before": Family(
+        "postd_tls_certificate_not_before_seconds",
+        "Start of validity of the certificate of a listener, in seconds since the epoch.",
+        ("listener",),
+    ),
     "not_after": Family(
         "postd_tls_certificate_not_after_seconds",
         "Expiry time of the certificate of a listener, in seconds since the epoch.",

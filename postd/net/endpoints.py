@@ -27,17 +27,24 @@ from postd.net.proxy_protocol import ProxyProtocolEndpoint
 if TYPE_CHECKING:
     from postd.net.tls import Certificate
 
-EXPIRY_WARNING_S = 7 * 86_400
-"""How long before a certificate expires the log has a warning, in seconds."""
+RENEWAL_SHARE, URGENT_SHARE = 1 / 3, 1 / 10
+"""The shares of a certificate's lifetime that are left when its renewal is due, and when it expires soon.
+
+A certificate may be valid for a year or for a day. Clients of ACME renew it when a third is left.
+"""
 
 
-def expiry_problem(certificate: "Certificate", now: float) -> str:
-    """Return a sentence on a certificate that has expired or expires soon; else an empty string."""
-    left_s = certificate.not_after - now
-    if left_s > EXPIRY_WARNING_S:
-        return ""
+def expiry_problem(certificate: "Certificate", now: float) -> tuple[bool, str]:
+    """Return whether a certificate has expired or expires soon, and a sentence if its renewal is due, else ""."""
+    left_s, lifetime_s = certificate.not_after - now, certificate.not_after - certificate.not_before
     at = datetime.fromtimestamp(certificate.not_after, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    return f"the certificate {'expires soon: ' if left_s > 0 else 'has expired: '}{at}"
+    if left_s <= 0:
+        return True, f"the certificate has expired: {at}"
+    if left_s < lifetime_s * URGENT_SHARE:
+        return True, f"the certificate expires soon: {at}, less than a tenth of its lifetime is left"
+    if left_s < lifetime_s * RENEWAL_SHARE:
+        return False, f"the certificate is due for renewal: less than a third of its lifetime is left, until {at}"
+    return False, ""
 
 
 def read_certificate(description: str, where: str) -> "Certificate":
@@ -46,9 +53,16 @@ def read_certificate(description: str, where: str) -> "Certificate":
     Raises:
         ConfigError: the key or the certificate cannot be read or used.
     """
-    _, certificate = bind_endpoint(description, make_unused_factory(), DryRunReactor(), where)
+    certificate = find_certificate(description, where)
     assert certificate is not None
     return certificate
+
+
+def find_certificate(description: str, where: str) -> "Certificate | None":
+    """Read the key and certificate files of an endpoint, as `read_certificate`; return None if it has no TLS."""
+    if is_systemd(description):  # only a process that systemd starts has the socket
+        return None
+    return bind_endpoint(description, make_unused_factory(), DryRunReactor(), where)[1]
 
 
 def make_unused_factory() -> Factory:
@@ -95,9 +109,9 @@ def check_endpoint(description: str, *, where: str, now: float = 0) -> bool:
     if is_systemd(description):  # only a process that systemd starts has the socket
         return False
     kind = kinds_of(description)[-1]
-    _, certificate = bind_endpoint(description, make_unused_factory(), DryRunReactor(), where)
+    certificate = find_certificate(description, where)
     if certificate is not None and certificate.not_after <= now:
-        raise ConfigError(where, f"{description}: {expiry_problem(certificate, now)}")
+        raise ConfigError(where, f"{description}: {expiry_problem(certificate, now)[1]}")
     return kind in {"tcp", "tcp6"} and not names_loopback(description)
 
 

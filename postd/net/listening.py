@@ -250,10 +250,10 @@ def ask_for_client_certificates(listeners: Iterable[Listener], *, ask: bool) -> 
 
 
 def certificate_warnings(listeners: Iterable[Listener], now: float) -> Iterator[str]:
-    """Yield a sentence for each certificate that has expired, or expires soon."""
+    """Yield a sentence for each certificate that has expired, expires soon, or is due for renewal."""
     for listener in listeners:
         if listener.certificate is not None:
-            problem = expiry_problem(listener.certificate, now)
+            _, problem = expiry_problem(listener.certificate, now)
             if problem:
                 yield f"{listener.description}: {problem}"
 

@@ -99,7 +99,8 @@ class Certificate:
         options: Twisted's `CertificateOptions` of the endpoint.
 
     Attributes:
-        not_after: when the certificate expires, in seconds since the epoch.
+        not_before: when the certificate becomes valid, in seconds since the epoch.
+        not_after: when it expires.
         asks_clients: whether new connections ask for a client certificate.
 
     Raises:
@@ -122,6 +123,7 @@ class Certificate:
             self._context: SSL.Context = modern.getContext()
         except (SSL.Error, crypto.Error) as error:
             raise UnusableCertificateError(_reason(error)) from None
+        self.not_before: float = certificate.not_valid_before_utc.timestamp()
         self.not_after: float = certificate.not_valid_after_utc.timestamp()
 
     def serverConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:  # noqa: ARG002 - Twisted's signature
@@ -129,4 +131,5 @@ class Certificate:
 
     def replace(self, new: "Certificate") -> None:
         """Use another certificate for new connections."""
-        self._context, self.not_after = new._context, new.not_after  # noqa: SLF001 - of the same class
+        self._context = new._context  # noqa: SLF001 - of the same class
+        self.not_before, self.not_after = new.not_before, new.not_after

@@ -1,5 +1,6 @@
 """`postd check`: its lines and its exit status."""
 
+from datetime import timedelta
 from pathlib import Path
 from typing import cast
 
@@ -12,7 +13,7 @@ from postd.auth.user_file import make_account, set_account
 from postd.cli.main import main
 from postd.reactor import IReactor
 from postd.store.sqlite.store import SqliteStore
-from tests.helpers import locked
+from tests.helpers import locked, make_certificate
 from tests.redis_server import RedisServer
 
 
@@ -129,6 +130,19 @@ def test_invalid_settings_are_reported(folder: Path) -> None:
     status, lines, error = check("-c", "postd.toml")
     assert (status, lines) == (1, [])
     assert error.startswith("postd: postd.toml: realms: unknown key (did you mean 'realm'?)")
+
+
+def test_certificates_are_reported_by_the_share_of_their_lifetime(folder: Path) -> None:
+    for number, (hours, good, words) in enumerate(
+        ((10_000, True, "valid until 2"), (10, True, "is due for renewal"), (1, False, "expires soon"))
+    ):
+        key, cert = make_certificate(folder / str(number), ends_in=timedelta(hours=hours))
+        listen = f"ssl:8443:interface=127.0.0.1:privateKey={key}:certKey={cert}"
+        (folder / "postd.toml").write_text(f'listen = ["{listen}"]')
+        status, lines, _ = check("-c", "postd.toml")
+        (line,) = [line for line in lines if line.startswith("certificate: ")]
+        assert (status, line.startswith("certificate: ok, ssl:8443")) == (1 - good, good)
+        assert words in line
 
 
 def test_unusable_listeners_are_reported(folder: Path) -> None:

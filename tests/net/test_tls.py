@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from OpenSSL import SSL, crypto
 
 from postd.errors import ConfigError
-from postd.net.endpoints import EXPIRY_WARNING_S, check_endpoint, read_certificate
+from postd.net.endpoints import check_endpoint, expiry_problem, read_certificate
 from postd.net.listening import Listener, ask_for_client_certificates, certificate_warnings
 from postd.net.tls import CHAIN_MAX_BYTES, Certificate
 from tests.helpers import make_certificate
@@ -141,12 +141,31 @@ def test_expiring_certificate_is_warned_of_and_expired_one_refused(certificate: 
     key, cert = certificate
     description, current = f"ssl:0:privateKey={key}:certKey={cert}", load(certificate)
     listeners = [Listener(description, cast("Any", None), current)]
-    assert list(certificate_warnings(listeners, current.not_after - EXPIRY_WARNING_S - 1)) == []
+    assert list(certificate_warnings(listeners, current.not_before)) == []
     (soon,) = certificate_warnings(listeners, current.not_after - 1)
     assert "the certificate expires soon: 2" in soon
     assert check_endpoint(description, where="listen", now=current.not_after - 1) is False
     with pytest.raises(ConfigError, match="the certificate has expired: 2"):
         check_endpoint(description, where="listen", now=current.not_after)
+
+
+@pytest.mark.parametrize(
+    "lifetime", [timedelta(hours=24), timedelta(hours=160), timedelta(days=90), timedelta(days=397)]
+)
+def test_warnings_follow_the_lifetime_of_a_certificate(tmp_path: Path, lifetime: timedelta) -> None:
+    current = load(make_certificate(tmp_path, ends_in=lifetime - timedelta(days=1)))
+    lifetime_s = current.not_after - current.not_before
+    assert lifetime_s == lifetime.total_seconds()
+    for left, is_urgent, words in (
+        (1, False, ""),
+        (0.34, False, ""),
+        (0.33, False, "is due for renewal: less than a third"),
+        (0.11, False, "is due for renewal: less than a third"),
+        (0.09, True, "expires soon: 2"),
+        (0, True, "has expired: 2"),
+    ):
+        urgent, problem = expiry_problem(current, current.not_after - left * lifetime_s)
+        assert (urgent, words in problem, bool(problem)) == (is_urgent, True, bool(words))
 
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
