@@ -111,6 +111,7 @@ class ServerParts:
             group_of=clients.connection_group,
             client_of=clients.network,
             site_name=settings.realm,
+            bodiless_paths={page.path.encode("ascii") for page in settings.pages if page.forward},
         )
 
     def prepare_reload(self, loaded: LoadedSettings, listeners: Sequence[Listener]) -> Callable[[], None]:

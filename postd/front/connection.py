@@ -87,6 +87,7 @@ class HttpConnection(Protocol):
     _chunks: ChunkedDecoder | None = None
     _started_s = 0.0  # when the last head was complete
     _body_left = 0
+    _body_skipped = False  # the body of this request, which is the last one, is not read
     _input_ended = False
     _input_held = False
     _output_paused = False  # the transport's buffer is full
@@ -443,7 +444,11 @@ class HttpConnection(Protocol):
             self._head = head
             hosts.refuse(head, self)
         if head.length != 0:
-            self._begin_body(head)
+            if head.path in self.site.bodiless_paths:
+                # A proxy may describe a request with its fields and send no body. What follows is no next request.
+                self._body_skipped, head.persistent = True, False
+            else:
+                self._begin_body(head)
         return head
 
     def _begin_body(self, head: Head) -> None:
@@ -551,7 +556,7 @@ class HttpConnection(Protocol):
         if self.state not in OPEN:
             return
         may_follow = not (self._input_ended or self.isSecure())
-        if may_follow and (self._buffer or has_unread(self.transport)):
+        if may_follow and (self._buffer or self._body_skipped or has_unread(self.transport)):
             self._enter(Event.LINGER)  # closed with unread input, the client could lose the last response
             self._linger()
             return

@@ -64,6 +64,7 @@ class HttpFactory(Site):
     Attributes:
         site_name: the name above the heading of error pages, "" for none.
         local_addresses: host and port of the listeners that only this machine can reach.
+        bodiless_paths: the paths of resources that ignore the body of a request.
         draining: whether each response is the last of its connection.
         connections_max: the limit on connections, lower than that of the settings if descriptors are short.
     """
@@ -89,6 +90,7 @@ class HttpFactory(Site):
         self.is_api = is_api
         self.site_name = ""
         self.local_addresses: Collection[tuple[str, int]] = ()
+        self.bodiless_paths: Collection[bytes] = ()
         self.connections_max = limits.connections
         self.turns = RequestTurns(reactor)
         self.memory = ResponseMemory(limits.response_memory_bytes)
@@ -123,16 +125,19 @@ class HttpFactory(Site):
         group_of: Callable[[IAddress | None], str | None],
         client_of: Callable[[Request], str],
         site_name: str,
+        bodiless_paths: Collection[bytes] = (),
     ) -> None:
         """Replace the root and the limits; requests in progress keep the old ones, and connections their group.
 
         `secure_fields` returns the header lines of responses over TLS, such as HSTS. `group_of` returns the group in
         which a peer's connections are counted, such as its address; None if they have no limit of their own.
         `client_of` returns the network by which the client of a request is counted, behind a trusted proxy, too.
+        `bodiless_paths` are as the attribute.
         """
         self.resource, self.view = root, view_of(root)
         self.limits, self.hosts, self.secure_fields = limits, hosts, secure_fields
         self.site_name, self._group_of, self.client_of = site_name, group_of, client_of
+        self.bodiless_paths = bodiless_paths
         self.memory.max_bytes = limits.response_memory_bytes
         self.connections_max = limits.connections
         if self._access_log is not None and access_log is not self._access_log:

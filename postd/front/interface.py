@@ -69,6 +69,7 @@ class Site(Protocol):
         site_name: the name above the heading of error pages, "" for none.
         draining: whether each response is the last of its connection.
         local_addresses: host and port of the listeners that only this machine can reach.
+        bodiless_paths: the paths of resources that ignore the body of a request.
         secure_fields: returns the header lines of responses over TLS.
         is_api: returns whether errors at a path are problem details.
         client_of: returns the network by which the client of a request is counted.
@@ -83,6 +84,7 @@ class Site(Protocol):
     site_name: str
     draining: bool
     local_addresses: Collection[tuple[str, int]]
+    bodiless_paths: Collection[bytes]
     secure_fields: Callable[[Request], bytes] | None
     is_api: Callable[[bytes], bool]
     client_of: Callable[[Request], str]

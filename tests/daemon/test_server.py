@@ -12,6 +12,17 @@ from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import load_settings
 
 
+def test_bodies_are_not_read_at_pages_with_forward(tmp_path: Path) -> None:
+    pages = (
+        '[[page]]\npath = "/gate"\nschemes = ["basic"]\nforward = true\n[[page]]\npath = "/x"\nschemes = ["basic"]\n'
+    )
+    (tmp_path / "postd.toml").write_text(f'users = "users"\ntrusted_proxies = ["unix"]\n{pages}')
+    reactor = cast(IReactor, MemoryReactorClock())
+    loaded = load_settings(str(tmp_path / "postd.toml"), {}, tmp_path)
+    parts = ServerParts(loaded, clock=ServiceClock(reactor), reactor=reactor)
+    assert set(parts.site.bodiless_paths) == {b"/gate"}
+
+
 def test_reload_frees_the_replaced_resource_tree(tmp_path: Path) -> None:
     reactor = cast(IReactor, MemoryReactorClock())
     loaded = load_settings(None, {}, tmp_path)

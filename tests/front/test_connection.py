@@ -103,6 +103,32 @@ def test_content_length_over_the_limit_is_413_before_the_body(connection: Connec
     check_refused(connection.send(head(f"Content-Length: {length}")), connection)
 
 
+@pytest.mark.parametrize("field", ["Content-Length: 77", "Content-Length: 10000000", "Transfer-Encoding: chunked"])
+@pytest.mark.parametrize("more", ["", "Expect: 100-continue"])
+@pytest.mark.parametrize("sent", [b"", b"x", b"0\r\n\r\n"])
+def test_body_of_a_bodiless_path_is_not_awaited(connection: Connection, field: str, more: str, sent: bytes) -> None:
+    connection.site.bodiless_paths = {b"/post"}
+    hidden = b"GET /hidden HTTP/1.1\r\nHost: x\r\n\r\n"
+    answer = connection.send(head(field, *filter(None, [more])) + sent + (hidden if sent else b""))
+    connection.clock.advance(0)
+    answer = connection.transport.value()
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"\r\nConnection: close\r\n" in answer
+    # The rest of the body is discarded: with unread input, a close would be a reset and lose the response.
+    assert connection.transport.write_closed
+    assert connection.send(b"x" * 77 + hidden) == b""
+    connection.clock.advance(LINGER_S)
+    assert connection.transport.aborted
+    assert connection.recorder.bodies == [b""]
+
+
+def test_request_without_a_body_at_a_bodiless_path_keeps_the_connection(connection: Connection) -> None:
+    connection.site.bodiless_paths = {b"/post"}
+    for fields in ((), ("Content-Length: 0",)):
+        assert b"Connection: close" not in connection.send(head(*fields))
+    assert connection.recorder.bodies == [b"", b""]
+
+
 class PipelineTests:
     """A client that sends requests without waiting for the responses."""
 
