@@ -83,7 +83,7 @@ class Listener:
 
     def _note(self, fields: dict[str, str]) -> None:
         number = int(fields.get("id", self.heard))
-        if "event" in fields:
+        if fields.get("event", "position") != "position":
             self._findings.heard["events"] += 1
             self.texts.add(json.loads(fields["data"]).get("post", ""))
             if fields["event"] == "reset" or number != self.heard + 1:

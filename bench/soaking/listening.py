@@ -67,7 +67,7 @@ class Listener:
 
     def _note(self, fields: dict[str, str]) -> None:
         number = int(fields.get("id", self._heard))
-        if "event" in fields:
+        if fields.get("event", "position") != "position":
             self._findings.heard["events"] += 1
             if fields["event"] == "reset" or number != self._heard + 1:
                 example = f"{fields['event']} {number} came after {self._heard}"

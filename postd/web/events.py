@@ -6,6 +6,7 @@ subscriber delays no other: it is sent nothing until it has read, then catches u
 times out if it reads nothing (`postd.front.connection`).
 """
 
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -44,7 +45,9 @@ BATCH_MAX_BYTES = 32 * 1024
 WAKE_BATCH = 50
 """How many subscribers are woken in one turn of the reactor: a millisecond or two."""
 
-_RETRY_MS = 1000
+RETRY_MIN_MS, RETRY_MAX_MS = 1000, 5000
+"""Bounds of the delay after which a client reconnects. It is random: a reload ends all streams at the same time."""
+
 _HEARTBEAT = b":\n\n"
 _HEADERS = {
     b"Cache-Control": b"no-store",
@@ -123,13 +126,14 @@ class Events:
             heartbeats = self._heartbeats
             # Up to `latest`: a text that was replaced or deleted before the request is not sent any more.
             resumed_at = after if after is not None and after < latest else None
-            data = b"retry: %d\n" % _RETRY_MS
+            data = b"retry: %d\n" % (RETRY_MIN_MS + secrets.randbelow(RETRY_MAX_MS - RETRY_MIN_MS + 1))
             if after is None:
-                data += b"\n" + _encode_reset(latest)
+                data += _encode_reset(latest)
                 after = latest
             else:
-                # An id without an event: a client that is cut off before the first event can still resume.
-                data += b"id: %d\n\n" % after
+                # A client that is cut off before the first change can still resume. Firefox and the npm package
+                # eventsource forget an id that comes without data.
+                data += b"event: position\nid: %d\ndata: {}\n\n" % after
             while not self._closed and generation > self._ended_generation and await revalidate():
                 if data:
                     yield [data]

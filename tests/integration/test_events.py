@@ -54,9 +54,10 @@ class Listener:
 
     @property
     def events(self) -> list[tuple[str, int, Any]]:
-        """The complete events: their names, numbers and data."""
+        """The complete events, without the first, `position`: their names, numbers and data."""
         blocks = [dict(line.partition(": ")[::2] for line in block.split("\n")) for block in self._blocks()]
-        return [(one["event"], int(one["id"]), json.loads(one["data"])) for one in blocks if "data" in one]
+        events = [(one["event"], int(one["id"]), json.loads(one["data"])) for one in blocks if "data" in one]
+        return [event for event in events if event[0] != "position"]
 
     def _blocks(self) -> list[str]:
         return self._received.decode(errors="ignore").split("\n\n")[:-1]

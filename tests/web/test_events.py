@@ -12,7 +12,14 @@ from twisted.internet.defer import Deferred
 from postd.errors import StoreUnavailableError
 from postd.model import Version
 from postd.store.interface import CHANGES_KEPT
-from postd.web.events import BATCH_MAX, BATCH_MAX_BYTES, HEARTBEAT_EVERY_S, POLL_EVERY_S
+from postd.web.events import (
+    BATCH_MAX,
+    BATCH_MAX_BYTES,
+    HEARTBEAT_EVERY_S,
+    POLL_EVERY_S,
+    RETRY_MAX_MS,
+    RETRY_MIN_MS,
+)
 from tests.cases import each
 from tests.helpers import InMemoryApi, SlowTransport, connect
 from tests.web.clients import PASSWORD, basic
@@ -54,6 +61,8 @@ class Subscriber:
         self.head = ""
         self.beats = 0
         self.last_id = ""
+        self.position: int | None = None
+        self.retry_ms = 0
         self._body = b""
 
     def read(self) -> list[Event]:
@@ -81,8 +90,15 @@ class Subscriber:
             assert name not in fields
             fields[name] = value
         self.beats += ":" in fields
-        self.last_id = fields.get("id", self.last_id)
-        return Event(fields["event"], int(fields["id"]), json.loads(fields["data"])) if "data" in fields else None
+        if "data" not in fields:  # Firefox forgets an id without data
+            return None
+        self.last_id = fields["id"]
+        event = Event(fields["event"], int(fields["id"]), json.loads(fields["data"]))
+        if event.kind != "position":
+            return event
+        assert (self.position, event.data) == (None, {})
+        self.position, self.retry_ms = event.number, int(fields["retry"])
+        return None
 
     def wait(self, seconds: float = 2 * POLL_EVERY_S) -> list[Event]:
         """Advance the clock; return the events that have arrived since the last call."""
@@ -208,6 +224,26 @@ class ResumeTests:
         writer.executemany("UPDATE post SET post = ?", [(f"text {n}",) for n in range(many)])
         events = Subscriber(api, Last_Event_ID="0").wait()
         assert events == [Event("added", many + 1, {"id": 1, "post": f"text {many - 1}"})]
+
+    def test_each_id_comes_with_data(self, api: InMemoryApi) -> None:
+        """Firefox and npm's eventsource forget an id without data."""
+        api.add("one")
+        for headers in ({}, {"Last_Event_ID": "0"}, {"Last_Event_ID": "9"}):
+            transport = Subscriber(api, **headers).transport
+            api.clock.advance(0)
+            blocks = transport.value().partition(b"\r\n\r\n")[2].split(b"\n\n")
+            assert all((b"\nid: " in block) == (b"\ndata: " in block) for block in blocks)
+            assert b"\nid: " in blocks[0]
+
+    def test_delay_before_reconnecting_is_random(self, api: InMemoryApi) -> None:
+        listeners = [Subscriber(api) for _ in range(20)]
+        delays = set()
+        for listener in listeners:
+            assert listener.read() == []
+            assert listener.position == 0
+            delays.add(listener.retry_ms)
+        assert len(delays) > 1
+        assert all(RETRY_MIN_MS <= delay <= RETRY_MAX_MS for delay in delays)
 
     def test_stream_resumes_from_the_initial_id(self, api: InMemoryApi) -> None:
         api.add("one")

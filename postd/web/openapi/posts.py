@@ -114,14 +114,15 @@ CHANGES = {
         "the number of the deleted post. Their `id` only grows. The event `reset` means that changes were missed: read "
         "the list again. A client that resumes gets one event for each post that was changed meanwhile. With "
         "`include=meta` posts have their times and their author.\n\n"
-        "The stream begins with an `id` without an event. A comment is sent each 15 seconds. The stream ends when the "
-        "server stops or the credentials expire.",
+        "The stream begins with the event `position`, whose `id` is where it begins. Each 15 seconds it has a comment. "
+        "The stream ends when the server stops or the credentials expire.",
         {
             200: Reply(
                 "The events.",
                 Body(
                     str,
-                    'retry: 1000\nid: 17\n\nevent: added\nid: 18\ndata: {"id":3,"post":"Hello, world"}\n\n',
+                    "retry: 1000\nevent: position\nid: 17\ndata: {}\n\n"
+                    'event: added\nid: 18\ndata: {"id":3,"post":"Hello, world"}\n\n',
                     EVENTS_TYPE,
                 ),
             )
