@@ -1,5 +1,6 @@
 """A Redis database: the checks of each connection, and running commands and scripts."""
 
+import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -13,7 +14,7 @@ from postd.reactor import IReactor
 from postd.store.failure_reporter import FailureReporter
 from postd.store.group_commit import QUEUE_MAX
 from postd.store.interface import OperationObserver, ignore_operation
-from postd.store.redis.connection import Info, RedisProtocol, RedisReplyError
+from postd.store.redis.connection import Info, RedisProtocol, RedisReplyError, decode_info
 from postd.store.redis.reconnecting import DEADLINE_S, ReconnectingRedis
 from postd.store.redis.scripts import KEYS, SCHEMA, Script, load_script
 from postd.store.redis.url import RedisAddress
@@ -23,6 +24,7 @@ STEP = 100_000
 """How far ids and revisions skip where a server may have lost the last ones."""
 
 _OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
+_OWN_VERSION = re.compile(r"(?!redis_|valkey_|gcc_)([a-z]+)_version")
 _BEGIN = load_script("begin")
 _RIGHTS = load_script("rights")
 
@@ -168,6 +170,7 @@ class RedisDatabase:
         """Check that a server can be used, and that its database is ours; skip ids if it may have lost some."""
         where = protocol.where
         _check_version(where, info)
+        _check_replication(where, info, decode_info(await protocol.call("INFO", "replication")))
         if info.get("cluster_enabled") == "1":
             raise StoreRefusedError(f"{where}: is part of a Redis Cluster, which postd cannot use")
         if info.get("loading") == "1":
@@ -235,10 +238,27 @@ def _check_version(where: str, info: Info) -> None:
     """Raise StoreRefusedError if a server is too old."""
     # Valkey also claims to be Redis 7.2.4, for clients that know only Redis.
     name = "Valkey" if "valkey_version" in info else "Redis"
-    version, oldest = info.get(f"{name.lower()}_version", ""), _OLDEST[name]
+    version, oldest = info.get(f"{name.lower()}_version", "of an unknown version"), _OLDEST[name]
     parts = version.split(".")[:2]
     if not all(part.isdecimal() for part in parts) or tuple(map(int, parts)) < oldest:
-        raise StoreRefusedError(f"{where}: is {name} {version}; postd needs {oldest[0]}.{oldest[1]} or newer")
+        found = next(_own_versions(info), f"{name} {version}")
+        raise StoreRefusedError(f"{where}: is {found}; postd needs {name} {oldest[0]}.{oldest[1]} or newer")
+
+
+def _check_replication(where: str, *infos: Info) -> None:
+    """Raise StoreRefusedError if a server does not say what tells its data from others' in each INFO that is used."""
+    for field in ("role", "master_replid"):
+        if any(field not in info for info in infos):
+            found = next(_own_versions(infos[0]), "a server")
+            raise StoreRefusedError(f"{where}: is {found} whose INFO has no {field}; postd needs Redis or Valkey")
+
+
+def _own_versions(info: Info) -> Iterator[str]:
+    """Yield names and versions of a server that is only compatible with Redis, such as `dragonfly df-v1.25`."""
+    for field, value in info.items():
+        match = _OWN_VERSION.fullmatch(field)
+        if match:
+            yield f"{match[1]} {value}"
 
 
 def _problems(info: Info) -> Iterator[str]:

@@ -285,9 +285,9 @@ class ReconnectingRedis:
     async def _check_role(self, protocol: RedisProtocol) -> None:
         await self._measure_clock(protocol)
         info = decode_info(await protocol.call("INFO", "replication"))
-        if info["role"] != "master":
+        if info.get("role") != "master":
             protocol.drop("is no primary any more")
-        elif info["master_replid"] != self._replication_id:
+        elif info.get("master_replid") != self._replication_id:
             protocol.drop("has another history of its data than before")
         else:
             if self._confirmation is not None:

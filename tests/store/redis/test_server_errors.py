@@ -169,8 +169,8 @@ async def test_risky_settings_of_a_server_are_logged_once(tmp_path: Path, log: L
 @pytest.mark.parametrize(
     ("name", "version", "why"),
     [
-        (b"redis", b"6.0.", r"is Redis 6\.0\.\d*; postd needs 6\.2 or newer$"),
-        (b"valkey", b"7.1.", r"is Valkey 7\.1\.\d*; postd needs 7\.2 or newer$"),
+        (b"redis", b"6.0.", r"is Redis 6\.0\.\d*; postd needs Redis 6\.2 or newer$"),
+        (b"valkey", b"7.1.", r"is Valkey 7\.1\.\d*; postd needs Valkey 7\.2 or newer$"),
         (b"redis", b"10.0", None),
         (b"valkey", b"10.", None),
     ],
@@ -188,6 +188,34 @@ def test_server_that_is_too_old_is_refused(lasting: RedisServer, name: bytes, ve
                 make_store(proxy.url).prepare()
         else:
             make_store(proxy.url).prepare()
+
+
+@pytest.mark.parametrize("field", [b"role", b"master_replid"])
+@pytest.mark.parametrize("name", ["a server", r"dfy \d[.0-9]+"])
+def test_compatible_server_that_lacks_a_field_is_refused_by_its_name(
+    lasting: RedisServer, field: bytes, name: str
+) -> None:
+    def pretend(data: bytes) -> bytes:
+        """Rename fields of the reply to INFO, with the same length."""
+        if name != "a server":
+            data = data.replace(b"\ngcc_version:", b"\ndfy_version:")
+        return data.replace(b"\n%b:" % field, b"\n%b:" % (b"x" * len(field)))
+
+    with Proxy(lasting.port) as proxy:
+        proxy.to_client = pretend
+        with pytest.raises(StoreRefusedError, match=f"is {name} whose INFO has no {field.decode()}; postd needs Redis"):
+            make_store(proxy.url).prepare()
+
+
+@ensureDeferred
+async def test_server_that_loses_a_field_is_reconnected_without_a_traceback(lasting: RedisServer, log: Log) -> None:
+    with Proxy(lasting.port) as proxy:
+        async with connected(proxy.url) as store:
+            proxy.to_client = lambda data: data.replace(b"\nrole:", b"\nxxxx:")
+            await wait_for_error(store, "INFO has no role")
+            proxy.to_client = lambda data: data
+            await serves_again(store)
+    assert log.lines("unexpected") == []
 
 
 def test_redis_cluster_is_refused(lasting: RedisServer) -> None:
