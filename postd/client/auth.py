@@ -5,7 +5,7 @@ Passwords and tokens are sent only over TLS or to loopback, unless the caller al
 """
 
 from binascii import b2a_base64
-from typing import Self, cast
+from typing import Self
 from urllib.parse import urlsplit
 
 from msgspec import Struct
@@ -13,6 +13,7 @@ from treq.client import HTTPClient
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 
+from postd.client.arguments import PATH, check_kind, check_provides, check_reactor, check_text
 from postd.client.authenticator import AuthAgent, Authenticator
 from postd.client.connection_pool import ConnectionPool
 from postd.client.digest import DigestAuthenticator
@@ -41,6 +42,8 @@ class _Password(Struct, frozen=True):
         return f"{type(self).__name__}({self.user!r})"
 
     def __post_init__(self) -> None:
+        check_text("user", self.user)
+        check_text("password", self.password)
         if has_control(self.user + self.password):
             raise ConfigError(type(self).__name__, "a user name or a password must not contain control characters")
 
@@ -144,10 +147,13 @@ class AuthClient(HTTPClient):
         repeats: bool = True,
         agent: IAgent | None = None,
     ) -> None:
+        reactor = check_reactor(reactor)
         self.origin = origin_of(url)
+        check_kind("ca_file", ca_file, PATH, "a path")
+        if agent is not None:
+            check_provides("agent", agent, IAgent, "an IAgent")
         if auth is not None and not plaintext:
             check_encrypted(self.origin, type(auth))
-        reactor = cast("IReactor", reactor)
         # The pool would repeat a request as it is, with the same proof.
         is_single_use = isinstance(auth, DPoP)
         self._connections = ConnectionPool(reactor, ca_file=ca_file, repeats=repeats and not is_single_use)
@@ -211,8 +217,6 @@ def _make_source(
             return TokenFile(path)
         case ClientCredentials():
             return GrantedTokens(source, reactor=reactor, ca_file=ca_file, proofs=proofs)
-        case _:
-            raise ConfigError("DPoP", f"{type(source).__name__} is no source of tokens")
 
 
 def origin_of(url: str) -> str:
@@ -221,6 +225,7 @@ def origin_of(url: str) -> str:
     Raises:
         ConfigError: the URL is not http or https, has no host, or has an IPv6 address, which treq cannot connect to.
     """
+    check_kind("url", url, str, "text")
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port

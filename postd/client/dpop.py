@@ -6,6 +6,7 @@ from msgspec import Struct
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IResponse
 
+from postd.client.arguments import PATH, check_kind
 from postd.client.authenticator import Authenticator
 from postd.client.proofs import USE_NONCE, Proofs
 from postd.client.tokens import BearerFile, ClientCredentials, Token, TokenSource
@@ -28,10 +29,19 @@ class DPoP(Struct, frozen=True):
         token_source: the source of the tokens. A token of `ClientCredentials` is requested with a proof, too, so that
             the issuer binds it to the key; a token in a `BearerFile` has to be bound to the key already.
         key: the key, of `load_dpop_key` or `DPoPKey.generate`.
+
+    Raises:
+        ConfigError: an argument is of another kind.
     """
 
     token_source: BearerFile | ClientCredentials
     key: DPoPKey
+
+    def __post_init__(self) -> None:
+        check_kind(
+            "token_source", self.token_source, (BearerFile, ClientCredentials), "BearerFile or ClientCredentials"
+        )
+        check_kind("key", self.key, DPoPKey, "a key of load_dpop_key or DPoPKey.generate")
 
 
 def load_dpop_key(path: str) -> DPoPKey:
@@ -44,13 +54,14 @@ def load_dpop_key(path: str) -> DPoPKey:
     Raises:
         ConfigError: the file cannot be read, or has no such key.
     """
+    check_kind("path", path, PATH, "a path")
     try:
         with Path(path).open("rb") as opened:
             return DPoPKey.decode(opened.read(FILE_MAX_BYTES))
     except OSError as error:
-        raise ConfigError(path, f"cannot be read: {error.strerror}") from None
+        raise ConfigError(str(path), f"cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ConfigError(path, str(error)) from None
+        raise ConfigError(str(path), str(error)) from None
 
 
 class _Exchange(Struct):

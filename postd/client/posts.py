@@ -4,7 +4,7 @@ import random
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from typing import Self, TypeVar, Unpack, cast
+from typing import Self, TypeVar, Unpack
 from urllib.parse import urljoin
 
 import msgspec
@@ -15,6 +15,7 @@ from twisted.internet.task import deferLater
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 
+from postd.client.arguments import check_kind, check_reactor, check_text
 from postd.client.auth import Auth, AuthClient, origin_of
 from postd.client.errors import ClientError, NoAnswerError, SignInError, UnusableAnswerError
 from postd.client.responses import connection_error, decode_problem, header_fields, raise_timeout
@@ -22,7 +23,7 @@ from postd.client.watching import Watch, WatchOptions
 from postd.errors import ConfigError, InvalidTextError
 from postd.model import POST_ID_MAX, Post
 from postd.net.http_client import single_exchange
-from postd.reactor import AnyReactor, IReactor
+from postd.reactor import AnyReactor
 
 T = TypeVar("T")
 
@@ -101,7 +102,7 @@ class PostClient:
         plaintext: bool = False,
         agent: IAgent | None = None,
     ) -> None:
-        self._reactor = cast("IReactor", reactor)
+        self._reactor = check_reactor(reactor)
         # Twisted's own retry of a DELETE would hide a 404 that the first attempt has caused.
         self.http = AuthClient(
             reactor, check_server_url(url), auth, ca_file=ca_file, plaintext=plaintext, repeats=False, agent=agent
@@ -132,6 +133,8 @@ class PostClient:
             after: yield only posts with larger ids.
             page: posts in a request, at most 1,000.
         """
+        check_kind("after", after, int, "a whole number")
+        check_kind("page", page, int, "a whole number")
         url: str | None = f"{self._list_url}?limit={page}" + (f"&after={after}" if after else "")
         while url is not None:
             response = await self._request("GET", url)
@@ -160,6 +163,8 @@ class PostClient:
             key: the idempotency key, 1 to 255 visible ASCII characters: a call with the same key within 24 hours adds
                 nothing. Random if None.
         """
+        if key is not None:
+            check_text("key", key)
         key = key or secrets.token_urlsafe(24)
         response = await self._request("POST", self._list_url, _encode(text), {"Idempotency-Key": key})
         found = _LOCATION.fullmatch(response.fields.get("location", "").removeprefix(self.http.origin))
@@ -176,12 +181,12 @@ class PostClient:
             if_match: an `etag`; the post must not have changed since. Such a request is not retried after a broken
                 connection: the retry could fail because of the first attempt's own change.
         """
-        fields = {"If-Match": if_match} if if_match is not None else {}
+        fields = _if_match(if_match)
         await self._request("PUT", self._url(post_id), _encode(text), fields, repeats=if_match is None)
 
     async def delete(self, post_id: int, *, if_match: str | None = None) -> None:
         """Delete a post; `if_match` as for `update`."""
-        fields = {"If-Match": if_match} if if_match is not None else {}
+        fields = _if_match(if_match)
         await self._request("DELETE", self._url(post_id), None, fields, missing_is_success=True)
 
     def watch(self, *, after: int | None = None, **options: Unpack[WatchOptions]) -> Watch:
@@ -192,6 +197,7 @@ class PostClient:
         return watch
 
     def _url(self, post_id: int) -> str:
+        check_kind("post_id", post_id, int, "a whole number")
         if not 1 <= post_id <= POST_ID_MAX:
             raise ValueError(f"an id is a whole number from 1 to {POST_ID_MAX}")
         return f"{self._list_url}/{post_id}"
@@ -282,7 +288,15 @@ def check_server_url(url: str) -> str:
     return origin
 
 
+def _if_match(etag: str | None) -> Mapping[str, str]:
+    if etag is None:
+        return {}
+    check_text("if_match", etag)
+    return {"If-Match": etag}
+
+
 def _encode(text: str) -> bytes:
+    check_kind("text", text, str, "text")
     try:
         return msgspec.json.encode({"post": text})
     except UnicodeEncodeError:

@@ -13,6 +13,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.iweb import IResponse
 
 from postd.caching import SingleFlight
+from postd.client.arguments import PATH, check_kind, check_text
 from postd.client.authenticator import Authenticator
 from postd.client.errors import SignInError
 from postd.client.proofs import USE_NONCE, Proofs
@@ -116,9 +117,15 @@ class BearerFile(Struct, frozen=True):
         async with AuthClient(reactor, "http://127.0.0.1:8080", BearerFile("token")) as client:
             response = await client.get("http://127.0.0.1:8080/post")
             print(response.code)  # 200
+
+    Raises:
+        ConfigError: `path` is no path.
     """
 
     path: str
+
+    def __post_init__(self) -> None:
+        check_kind("path", self.path, PATH, "a path")
 
 
 class TokenFile(TokenSource):
@@ -165,7 +172,7 @@ class ClientCredentials(Struct, frozen=True):
         resource: the resource that tokens are requested for (RFC 8707); empty for the issuer's default.
 
     Raises:
-        ConfigError: `issuer` is not an issuer identifier.
+        ConfigError: `issuer` is not an issuer identifier, or another argument is no text.
     """
 
     issuer: str
@@ -175,6 +182,9 @@ class ClientCredentials(Struct, frozen=True):
     resource: str = ""
 
     def __post_init__(self) -> None:
+        for name in ("issuer", "client_id", "scope", "resource"):
+            check_text(name, getattr(self, name))
+        check_kind("client_secret_file", self.client_secret_file, PATH, "a path")
         try:
             check_issuer(self.issuer)
         except ValueError as error:

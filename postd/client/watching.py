@@ -17,6 +17,7 @@ from twisted.web.client import ResponseDone
 from twisted.web.http_headers import Headers
 from twisted.web.iweb import IAgent
 
+from postd.client.arguments import check_kind
 from postd.client.errors import ClientError, NoAnswerError, ProblemError, SignInError, UnusableAnswerError
 from postd.client.responses import connection_error, decode_problem, header_fields, raise_timeout, read_body
 from postd.model import Change, ChangeKind
@@ -95,6 +96,9 @@ class Watch:
         on_open: Callable[[], None] = lambda: None,
         silent_max_s: float = SILENT_MAX_S,
     ) -> None:
+        if after is not None:
+            check_kind("after", after, int, "a whole number")
+        check_kind("silent_max_s", silent_max_s, (int, float), "seconds")
         self._reactor = reactor
         self._agent = agent
         self._url = url

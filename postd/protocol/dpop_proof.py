@@ -71,6 +71,8 @@ class DPoPKey(Struct, frozen=True):
         Raises:
             ValueError: the content is not such a key; the message continues a sentence that begins with its name.
         """
+        if not isinstance(content, bytes):
+            raise ValueError("is not bytes")  # noqa: TRY004 - as all wrong arguments
         if not content.lstrip().startswith(b"{"):
             return cls._of(_decode_pem(content), None)
         try:

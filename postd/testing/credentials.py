@@ -8,6 +8,7 @@ from pathlib import Path
 import bcrypt
 
 from postd.auth.user_file import Account, check_name, set_account
+from postd.client.arguments import PATH, check_kind
 from postd.protocol.digest import HASHES, check_realm, h_a1
 from postd.protocol.password import check_password
 
@@ -36,6 +37,10 @@ def write_users(path: str | os.PathLike[str], passwords: Mapping[str, str], *, r
         ValueError: a name, a password or the realm is not allowed.
         OSError: the file cannot be written.
     """
+    check_kind("path", path, PATH, "a path")
+    check_kind("passwords", passwords, Mapping, "a mapping of names to passwords")
+    for text in (realm, *passwords, *passwords.values()):
+        check_kind("a name, a password or the realm", text, str, "text")
     check_realm(realm)
     content = b""
     for given, secret in passwords.items():

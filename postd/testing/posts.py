@@ -1,12 +1,12 @@
 """A postd server for the tests of its clients (`PostServer`)."""
 
 import tomllib
-from typing import cast
 
 from postd.client import Auth, PostClient
+from postd.client.arguments import check_reactor, check_text
 from postd.daemon.server import ServerParts
 from postd.errors import ConfigError, StoreRefusedError
-from postd.reactor import AnyReactor, IReactor, ServiceClock
+from postd.reactor import AnyReactor, ServiceClock
 from postd.settings.loading import refuse_unknown, settings_from
 from postd.settings.schema import Settings
 from postd.testing.serving import FactoryServer
@@ -34,10 +34,11 @@ class PostServer(FactoryServer):
     """
 
     def __init__(self, reactor: AnyReactor, toml: str = "", *, on_port: bool = False, **settings: object) -> None:
+        reactor = check_reactor(reactor)
+        check_text("toml", toml)
         values = {"store": "memory:", **tomllib.loads(toml), **settings}
         refuse_unknown(values, Settings, "settings")
         where = {key: f"settings: {key}" for key in Settings.__struct_encode_fields__}
-        reactor = cast("IReactor", reactor)
         self._parts = ServerParts(settings_from(values, where), clock=ServiceClock(reactor), reactor=reactor)
         super().__init__(reactor, self._parts.site, on_port=on_port)
 

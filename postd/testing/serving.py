@@ -18,7 +18,8 @@ from twisted.web.server import Site
 from zope.interface import implementer
 
 from postd.client import Auth, AuthClient, SignInError
-from postd.reactor import AnyReactor, IReactor
+from postd.client.arguments import check_provides, check_reactor
+from postd.reactor import AnyReactor
 from postd.testing.credentials import Fields
 
 PUMP_INTERVAL_S = 0.001
@@ -38,7 +39,7 @@ class FactoryServer:
     _log = Logger()
 
     def __init__(self, reactor: AnyReactor, factory: IProtocolFactory, *, on_port: bool = False) -> None:
-        self._reactor = reactor = cast("IReactor", reactor)
+        self._reactor = reactor = check_reactor(reactor)
         self._on_port = on_port
         self._factory = WrappingFactory(factory)  # it knows all connections
         self._factory.noisy = False
@@ -143,6 +144,7 @@ class Server(FactoryServer):
     """
 
     def __init__(self, reactor: AnyReactor, resource: IResource, *, on_port: bool = False) -> None:
+        check_provides("resource", resource, IResource, "a resource")
         super().__init__(reactor, Site(resource, reactor=reactor), on_port=on_port)
         self.treq: Any = StubTreq(resource)
 
