@@ -56,12 +56,13 @@ def calls(folder: Path) -> Iterator[tuple[str, Callable[..., object], dict[str, 
     texts = {"realm": "r", "store": "memory:", "sign_in": "/", "public_url": "", "secure": "auto", "users": users}
     lists = {"issuers": (), "digest_algorithms": ["MD5"], "trusted_proxies": (), "hosts": ()}
     yield "Protection", Protection, {"reactor": reactor, **texts, **times, **limits, **lists}
-    lists = {"algorithms": ["RS256"], "token_types": ["JWT"], "scope_claims": ["scope"], "required_claims": None}
+    claims: dict[str, Any] = {"required_claims": None}
+    lists = {"algorithms": ["RS256"], "token_types": ["JWT"], "scope_claims": ["scope"]}
     texts = dict.fromkeys(
         ("jwks_uri", "read_scope", "write_scope", "ca_file", "introspection_endpoint", "client_id"), ""
     )
     more = {"user_claim": "sub", "leeway": 30, "dpop": "refuse", "mtls": "refuse", "client_secret_file": ""}
-    yield "issuer", issuer, {"url": "https://i.example", "audience": "a", **texts, **more, **lists}
+    yield "issuer", issuer, {"url": "https://i.example", "audience": "a", **texts, **more, **lists, **claims}
     protection = Protection(reactor, users=users)
     yield "pages", protection.pages, {"after": "/"}
     protect: Any = lambda scheme, **options: protection.protect(Resource(), scheme, **options)  # noqa: E731
