@@ -107,9 +107,17 @@ def not_found() -> Problem:
     return Problem(404, "There is nothing at this address.")
 
 
-def precondition_failed() -> Problem:
-    """Return the problem of a precondition that does not hold (RFC 9110 §13.1)."""
-    return Problem(412, "A precondition of the request (If-Match or If-None-Match) does not hold.")
+def precondition_failed(*, was_altered: bool = False) -> Problem:
+    """Return the problem of a precondition that does not hold (RFC 9110 §13.1).
+
+    `was_altered` is whether `If-Match` has the current entity tag, as a proxy alters it that compresses.
+    """
+    detail = "A precondition of the request (If-Match or If-None-Match) does not hold."
+    if was_altered:
+        detail += (
+            " If-Match has the current entity tag as altered by a proxy that compresses: it must not compress this."
+        )
+    return Problem(412, detail)
 
 
 def _retry(seconds: int = RETRY_AFTER_S) -> dict[bytes, bytes]:

@@ -7,6 +7,7 @@ from postd.http.errors import precondition_failed
 from postd.http.interface import Request
 
 _ENTITY_TAG = re.compile(rb'(W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+_SUFFIX = re.compile(rb'[-;+]{1,2}[a-z]{1,8}"')
 _LIST = re.compile(rb"[ \t,]*(?:%b[ \t]*(?:,[ \t,]*|$))*" % _ENTITY_TAG.pattern)
 
 
@@ -34,7 +35,7 @@ def matching_etag(request: Request, etags: Sequence[bytes]) -> bytes | None:
     """
     fields = request.fields
     if b"If-Match" in fields and _first_match(fields[b"If-Match"], etags, weak_comparison=False) is None:
-        raise precondition_failed()
+        raise precondition_failed(was_altered=_is_altered(fields[b"If-Match"], etags))
     field_lines = fields.get(b"If-None-Match")
     if field_lines is None:
         return None
@@ -53,6 +54,22 @@ def check_preconditions(request: Request, etags: Sequence[bytes]) -> None:
     """
     if matching_etag(request, etags) is not None:
         raise precondition_failed()
+
+
+def _is_altered(field_lines: Sequence[bytes], etags: Sequence[bytes]) -> bool:
+    """Return whether a list of entity tags has one of `etags` as proxies alter it when they compress.
+
+    nginx, HAProxy and Varnish send `W/"x"`, which never matches in `If-Match` (RFC 9110 §13.1.1); Apache, Caddy and
+    lighttpd `"x-gzip"`, ATS `"x-df"`. These are not accepted either: they are tags of other representations.
+    """
+    value = b",".join(field_lines)
+    if not any(etag[:-1] in value for etag in etags):
+        return False
+    return any(
+        tag == etag or (tag.startswith(etag[:-1]) and _SUFFIX.fullmatch(tag, len(etag) - 1))
+        for _, tag in _ENTITY_TAG.findall(value)
+        for etag in etags
+    )
 
 
 def _first_match(field_lines: Sequence[bytes], etags: Sequence[bytes], *, weak_comparison: bool) -> bytes | None:

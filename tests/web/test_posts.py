@@ -171,6 +171,27 @@ class EtagTests:
             check_problem(ask(api, method, "/post/1", post_body("x"), JSON | headers), 412)
         assert json.loads(ask(api, "GET", "/post/1").body)["post"] == "one"
 
+    def test_412_names_a_proxy_that_alters_the_entity_tag(self, api: InMemoryApi) -> None:
+        api.add("one")
+        etag = ask(api, "GET", "/post/1").header("ETag") or ""
+        suffixes = ("-gzip", "--gzip", "-df", "-br", "-zstd", ";gzip", "-deflate")
+        altered = [f"W/{etag}", *(f'{etag[:-1]}{suffix}"' for suffix in suffixes)]
+        altered += [f'"other", {altered[1]}', f'{altered[0]}, W/"other"']
+        other = [
+            '"other"',
+            'W/"other"',
+            '"other-gzip"',
+            f'"x{etag[1:-1]}-gzip"',
+            f'{etag[:-1]}-gzip-12"',
+            f'{etag[:-1]}x"',
+        ]
+        for values, is_named in ((altered, True), (other, False)):
+            for value in values:
+                for method in ("PUT", "DELETE", "GET"):
+                    answer = ask(api, method, "/post/1", post_body("x"), JSON | {"If-Match": value})
+                    check_problem(answer, 412)
+                    assert ("proxy" in json.loads(answer.body)["detail"]) == is_named, value
+
     @pytest.mark.parametrize("method", ["PUT", "DELETE"])
     @pytest.mark.parametrize("value", ["{}", '"other", {}', "*"])
     def test_write_with_matching_precondition_is_done(self, api: InMemoryApi, method: str, value: str) -> None:
