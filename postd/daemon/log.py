@@ -56,6 +56,7 @@ _CUT_ESCAPE = re.compile(r"(?:\\(?:x[0-9a-f]?|u[0-9a-f]{0,3}|U[0-9a-f]{0,7})?|%[
 """An escape sequence that was cut, at the end of a line."""
 
 _GAP = "{lost} log lines were lost or cut here: {why}"
+_GAP_IN_FILE = "{path}: {lost} log lines were lost or cut: {why}"
 _NOT_REOPENED = "log file {path} could not be reopened: {why}; logging continues in the old one"
 
 Format = Callable[[LogEvent], str | None]
@@ -242,7 +243,7 @@ class AppendedFile:
         else:
             self._lost = 0
             if lost and not gap:
-                _log.error(f"{{path}}: {_GAP}", path=self._path, lost=lost, why=self._why)
+                _log.error(_GAP_IN_FILE, path=self._path, lost=lost, why=self._why)
 
     def _format_gap(self) -> str | None:
         level, now = LogLevel.error, time.time()
