@@ -1,17 +1,51 @@
-"""Metrics in Prometheus' text format: names, units and help texts (Prometheus: "Metric and label naming")."""
+"""Metrics for Prometheus: names, units and help texts (Prometheus: "Metric and label naming"), and text formats.
 
-from collections.abc import Iterator, Sequence
+`postd.web.admin` chooses the format.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 
 from msgspec import Struct
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
 from prometheus_client.registry import Collector
 
 from postd.monitoring.tally import REQUEST_BOUNDS_S, STORE_BOUNDS_S, Metrics
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST.encode("ascii")
+ESCAPINGS: Mapping[bytes, bytes] = {
+    b"allow-utf-8": b"allow-utf-8",
+    b"allow-utf8": b"allow-utf-8",
+    b"underscores": b"underscores",
+    b"values": b"values",
+}
+"""The escaping schemes that leave the names of all metrics as they are, as a scraper and as a response names them."""
+
+
+class Format(Struct, frozen=True):
+    """A text format, by its media type and version (Prometheus: "Scrape protocol content negotiation")."""
+
+    media_type: bytes
+    version: bytes
+    write: Callable[[Collector], bytes]
+
+    def content_type(self, escaping: bytes) -> bytes:
+        """Return the `Content-Type`; `escaping` is the scheme that the scraper asks for, empty without one."""
+        content_type = b"%b; version=%b; charset=utf-8" % (self.media_type, self.version)
+        if self.version != b"1.0.0":  # the earlier versions have no names to escape
+            return content_type
+        return b"%b; escaping=%b" % (content_type, ESCAPINGS.get(escaping, b"underscores"))
+
+
+FORMATS = (
+    Format(b"text/plain", b"0.0.4", generate_latest),
+    Format(b"text/plain", b"1.0.0", generate_latest),
+    Format(b"application/openmetrics-text", b"1.0.0", generate_openmetrics),
+    Format(b"application/openmetrics-text", b"0.0.1", generate_openmetrics),
+)
+"""The formats; the first one is for scrapers that accept any, or none of them."""
 
 
 class Family(Struct, frozen=True):
@@ -86,9 +120,9 @@ FAMILIES = {
 """Metric families by the first element of `Labels`."""
 
 
-def encode(metrics: Metrics) -> bytes:
-    """Return metrics in Prometheus' text format."""
-    return generate_latest(_MetricsCollector(metrics))
+def encode(metrics: Metrics, form: Format = FORMATS[0]) -> bytes:
+    """Return metrics in a text format."""
+    return form.write(_MetricsCollector(metrics))
 
 
 class _MetricsCollector(Collector):

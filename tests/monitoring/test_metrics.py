@@ -3,20 +3,24 @@
 import json
 import math
 import pickle
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from postd.monitoring import exposition
 from postd.monitoring.tally import Metrics, Tally, decode, encode
 
 
-def read(metrics: Metrics) -> dict[tuple[str, ...], float]:
+def read(
+    metrics: Metrics, form: exposition.Format = exposition.FORMATS[0], parse: Any = text_string_to_metric_families
+) -> dict[tuple[str, ...], float]:
     """Return the samples as Prometheus reads them, by name and the values of their labels, sorted by label name."""
     return {
         (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(exposition.encode(metrics).decode())
+        for family in parse(exposition.encode(metrics, form).decode())
         for sample in family.samples
     }
 
@@ -116,3 +120,15 @@ def test_ended_process_leaves_only_counters_and_histograms() -> None:
 def test_label_values_are_escaped() -> None:
     issuer = 'https://idp.example/"\\\n'
     assert read(Metrics(maxima={("keys", issuer): 2}))["postd_bearer_keys", issuer] == 2
+
+
+def test_formats_have_the_same_samples() -> None:
+    tally = Tally()
+    tally.record_request(("/post", b"GET", 200, "basic", "accepted"), 0.001)
+    metrics = tally.metrics()
+    metrics.gauges["info", "1.0", 'sqlite:a"b\\c\nd'] = 1
+    for form in exposition.FORMATS:
+        parse = read_openmetrics if b"openmetrics" in form.media_type else text_string_to_metric_families
+        found = read(metrics, form, parse)
+        assert found == read(metrics)
+    assert found["postd_http_requests_total", "GET", "/post", "basic", "200"] == 1

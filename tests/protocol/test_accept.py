@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from postd.protocol.accept import VALUE_MAX_BYTES, prefers_gzip, prefers_html
+from postd.protocol.accept import CODINGS_MAX_BYTES, decode_media_ranges, opens_page, prefers_gzip, prefers_html
 from tests.cases import each
 from tests.helpers import FIELD_TEXT
 from tests.linear import Input, check_linear
@@ -100,7 +100,7 @@ def test_higher_weight_wins(wanted: list[tuple[str, int]], data: st.DataObject) 
 
 
 def test_value_over_the_limit_is_ignored() -> None:
-    value = b"gzip" + b"," * (VALUE_MAX_BYTES - len(b"gzip"))
+    value = b"gzip" + b"," * (CODINGS_MAX_BYTES - len(b"gzip"))
     assert prefers_gzip(value)
     assert not prefers_gzip(value + b",")
 
@@ -155,9 +155,49 @@ def test_html_is_not_preferred(value: str) -> None:
     assert not prefers_html(value.encode())
 
 
-def test_long_accept_is_ignored() -> None:
-    assert prefers_html(b"text/html".rjust(VALUE_MAX_BYTES))
-    assert not prefers_html(b"text/html".rjust(VALUE_MAX_BYTES + 1))
+def test_long_accept_counts_like_a_short_one() -> None:
+    for filling in (b" ", b"a/b,", b'a/b;c="text/plain,",', b"a/b;q=0.5, "):
+        long = (filling * 16_000)[: 16_000 // len(filling) * len(filling)]
+        assert prefers_html(long + b"text/html")
+        assert prefers_html(b"text/html," + long)
+        assert not prefers_html(long + b"text/html, text/plain")
+
+
+def test_quoted_text_is_no_media_range() -> None:
+    assert not prefers_html(b'a/b;c="x, text/html')
+    assert not prefers_html(b'a/b;c="x\\", text/html", text/plain;q=0.1')
+    assert prefers_html(b'text/html;c="x, text/plain;q=x";q=0.5, */*;q=0.1')
+
+
+def test_accept_is_decoded_in_linear_time() -> None:
+    begins, units = (b"", b"text/html", b"a,"), (b" ", b"*/*,", b'"\\', b'"', b",", b";", b", ", b"\t;q=")
+    inputs = [Input(begin, unit, tail) for begin in begins for unit in units for tail in (b"x", b"")]
+    check_linear(prefers_html, inputs, 16_000)
+    check_linear(opens_page, inputs, 16_000)
+    check_linear(lambda value: [*decode_media_ranges(value)], inputs, 16_000)
+
+
+@each(
+    "value, expected",
+    [
+        ("", []),
+        (", ,", []),
+        ("*/*", [("*/*", {}, 1)]),
+        (
+            " Text/Plain ; Version=1.0.0;Q=0.5,a/b ;q=0",
+            [("text/plain", {"version": "1.0.0"}, 0.5), ("a/b", {}, 0)],
+        ),
+        ('a/b;c="d, e; f";g="h', [("a/b", {"c": "d, e; f", "g": "h"}, 1)]),
+        ("a/b;q=x, c/d;q=2, e/f;q", [("e/f", {}, 1)]),
+        (";q=1, ;, a", []),
+    ],
+)
+def test_media_ranges_are_decoded(value: str, expected: list[tuple[str, dict[str, str], float]]) -> None:
+    found = [
+        (one.name.decode(), {key.decode(): text.decode() for key, text in one.parameters.items()}, one.weight)
+        for one in decode_media_ranges(value.encode())
+    ]
+    assert found == expected
 
 
 @given(st.lists(st.sampled_from(FIELD_TEXT), max_size=40).map(bytes))
