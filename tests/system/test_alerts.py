@@ -12,7 +12,7 @@ FIRES = Path(__file__).parent / "alerts.yml"
 
 
 def promtool(*command: str) -> str:
-    run = subprocess.run(["promtool", *command], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(["promtool", *command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 
@@ -26,13 +26,11 @@ def test_alerts_fire_on_their_conditions_only() -> None:
     assert names_in(FIRES) == names_in(ALERTS)
 
 
-def test_example_settings_are_valid(tmp_path: Path) -> None:
-    settings = (ETC / "prometheus.yml.example").read_text()
-    assert "rule_files:\n  - postd-alerts.yml " in settings
-    (tmp_path / "prometheus.yml").write_text(settings)
-    (tmp_path / "postd-alerts.yml").write_bytes(ALERTS.read_bytes())
-    output = promtool("check", "config", str(tmp_path / "prometheus.yml"))
-    assert f"SUCCESS: {len(names_in(ALERTS))} rules found" in output
+def test_commands_of_the_guide_find_valid_settings() -> None:
+    commands = re.findall(r"^promtool (.*)$", (ROOT / "docs" / "how-to" / "monitoring.md").read_text(), re.MULTILINE)
+    outputs = [promtool(*command.split()) for command in commands]
+    assert len(outputs) == 2
+    assert all(f"SUCCESS: {len(names_in(ALERTS))} rules found" in output for output in outputs)
 
 
 def test_dashboard_queries_are_valid_promql(tmp_path: Path) -> None:

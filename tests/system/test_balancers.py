@@ -186,10 +186,9 @@ class Balancer:
                 "/var/log/nginx/postd.log": str(self.access_log),
             },
         )
-        if nginx_version() < (1, 25, 1):
-            site = re.sub(r"^    (listen .* ssl|http2 on);\n", "", site, flags=re.MULTILINE).replace(
-                "#listen", "listen"
-            )
+        if nginx_version() >= (1, 25, 1):
+            site = re.sub(r"^    listen .* ssl http2;\n", "", site, flags=re.MULTILINE)
+            site = site.replace("#listen", "listen").replace("#http2 on", "http2 on")
         (self._folder / "site.conf").write_text(site)
         frame = "daemon off; pid nginx.pid; error_log nginx.log; events {} http { access_log off; include site.conf; }"
         (self._folder / "nginx.conf").write_text(frame)

@@ -187,7 +187,7 @@ def write_nginx(folder: Path, own: Files, port: int, node: str, asks: bool) -> l
         "#proxy_set_header Client-Cert": "proxy_set_header Client-Cert",
     }
     places = {
-        "    listen 443 ssl;\n    http2 on;": f"    listen 127.0.0.1:{port} ssl;",
+        "    listen 443 ssl http2;": f"    listen 127.0.0.1:{port} ssl;",
         "/etc/nginx/tls/posts.example.pem": str(own[1]),
         "/etc/nginx/tls/posts.example.key": str(own[0]),
         "/var/log/nginx/postd.log": str(folder / "access.log"),

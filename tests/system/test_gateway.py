@@ -186,10 +186,9 @@ class Gateway:
                 "/etc/nginx/tls/app.example.key": str(self._key),
             },
         )
-        if nginx_version() < (1, 25, 1):
-            site = re.sub(r"^    (listen .* ssl|http2 on);\n", "", site, flags=re.MULTILINE).replace(
-                "#listen", "listen"
-            )
+        if nginx_version() >= (1, 25, 1):
+            site = re.sub(r"^    listen .* ssl http2;\n", "", site, flags=re.MULTILINE)
+            site = site.replace("#listen", "listen").replace("#http2 on", "http2 on")
         if nginx_version() < (1, 23):
             assert site.count("#add_header WWW-Authenticate") == 2
             site = site.replace("#add_header", "add_header")

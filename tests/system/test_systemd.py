@@ -51,6 +51,18 @@ def test_units_are_valid() -> None:
     analyze("verify", "--man=no", str(UNIT), str(ETC / "postd.socket"))
 
 
+def test_user_and_folders_are_made_as_in_the_guide(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    for tool, name in (("systemd-sysusers", "postd.sysusers"), ("systemd-tmpfiles --create", "postd.tmpfiles")):
+        lines = (ETC / name).read_bytes()
+        subprocess.run([*tool.split(), f"--root={tmp_path}", "-"], input=lines, timeout=60, check=True)
+    made = (tmp_path / "var/lib/postd").stat()
+    assert stat.S_IMODE(made.st_mode) == 0o700
+    assert re.search(
+        rf"^postd:[^:]*:{made.st_uid}:.*:/var/lib/postd:", (tmp_path / "etc/passwd").read_text(), re.MULTILINE
+    )
+
+
 def test_sandbox_exposure_is_low() -> None:
     output = analyze("security", "--offline=true", "--no-pager", str(UNIT))
     exposure = re.findall(r"Overall exposure level for postd\.service: ([0-9.]+)", output)
