@@ -501,9 +501,12 @@ class HttpConnection(Protocol):
             # Only the X-Request-Id of a malformed head is used.
             named = _NAMED.findall(self._buffer[:HEAD_MAX_BYTES].partition(HEAD_END)[0])
             head = Head(method, target, target.partition(b"?")[0], 1, {b"X-Request-Id": named} if named else {})
+        request = HttpRequest(self, head, b"", self._clock.seconds())
+        if self._head is not None:  # only its body or its host is refused
+            request.route = self.site.route_of(head.method, head.path)
         self._head = self._chunks = None
         self._buffer, self._body = b"", []
-        HttpRequest(self, head, b"", self._clock.seconds()).fail(Problem(error.status, error.why))
+        request.fail(Problem(error.status, error.why))
         self._linger()
 
     def _linger(self) -> None:

@@ -180,6 +180,10 @@ class ViewResource(Resource):
         super().__init__()
         self.view = view
 
+    def route_of(self, _method: bytes, _path: bytes) -> str | None:
+        """Return the route of a request that the view does not see, None if no route matches."""
+        return None
+
     def render(self, request: object) -> int:
         adapted = adapt(request)
         return respond(adapted, self.view(adapted))
@@ -194,6 +198,11 @@ def view_of(resource: IResource) -> View:
         request.render_resource(resource)
 
     return render
+
+
+def routes_of(resource: IResource) -> Callable[[bytes, bytes], str | None]:
+    """Return the function that returns the route of a method and a path below a resource."""
+    return resource.route_of if isinstance(resource, ViewResource) else lambda _method, _path: None
 
 
 def error_page(error: Exception) -> ViewResource:

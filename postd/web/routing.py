@@ -99,7 +99,7 @@ class Router(ViewResource):
         self._pages: dict[tuple[bytes, ...], _Page] = {}
         self._longest = 0
         self._of_api = of_api
-        # By method and path: the view behind its middleware, and the route for the log until that lets the request in.
+        # By method and path: the route for the log and the metrics, and the view behind its middleware.
         self._remembered: dict[tuple[bytes, bytes], tuple[str | None, View]] = {}
         # By method and the path before an id: a view of the application, the name of its argument, the rule.
         self._remembered_for_ids: dict[tuple[bytes, bytes], tuple[_KleinView, str, str]] = {}
@@ -138,16 +138,19 @@ class Router(ViewResource):
         request.route, view = self._remembered.get(asked) or self._match(*asked)
         return view(request)
 
+    def route_of(self, method: bytes, path: bytes) -> str | None:
+        return (self._remembered.get((method, path)) or self._match(method, path))[0]
+
     def _match(self, method: bytes, path: bytes) -> tuple[str | None, View]:
         first = percent_decode(path[1:].partition(b"/")[0])
         mounted = self._mounted.get(first)
         outer = self._of_api if first in API_SEGMENTS else None
         if mounted is None:
             return self._match_page(method, path, outer)
-        view, is_found = self._find(mounted, method, path)
+        route, view, is_allowed = self._find(mounted, method, path)
         view = _behind(mounted.by_method.get(method, mounted.write), view)
-        match = f"/{first.decode('ascii')}", _behind(outer, view)
-        if is_found:
+        match = route, _behind(outer, view)
+        if is_allowed:
             self._remember(method, path, match)
         return match
 
@@ -162,7 +165,7 @@ class Router(ViewResource):
                 if length == len(segments):
                     self._remember(method, path, match)
                 return match
-        return None if outer is None else f"/{segments[0].decode('ascii')}", _behind(outer, _NOT_FOUND)
+        return None, _behind(outer, _NOT_FOUND)
 
     def _remember(self, method: bytes, path: bytes, match: tuple[str | None, View]) -> None:
         if len(path) > REMEMBERED_PATH_MAX_BYTES:
@@ -172,34 +175,29 @@ class Router(ViewResource):
             self._remembered_for_ids.clear()
         self._remembered[method, path] = match
 
-    def _find(self, mounted: _Mounted, method: bytes, path: bytes) -> tuple[View, bool]:
-        """Return the view of an application, or one that refuses the request, and whether it is the application's."""
+    def _find(self, mounted: _Mounted, method: bytes, path: bytes) -> tuple[str | None, View, bool]:
+        """Return the route, the view, and whether the view is the application's or refuses the request."""
         parent, _, last = path.rpartition(b"/")
         post_id = int(last) if _ID.fullmatch(last) else 0
         known = self._remembered_for_ids.get((method, parent)) if post_id else None
         if known is not None:
             view, name, rule = known
-            return partial(_show, view, {name: post_id}, rule), True
+            return rule, partial(view, **{name: post_id}), True
         try:
             view, arguments, rule = _look_up(mounted, method, path)
         except NotFound:
-            return _NOT_FOUND, False
+            return None, _NOT_FOUND, False
         except MethodNotAllowed as error:
             valid = sorted(error.valid_methods or ())
             rule = _look_up(mounted, valid[0].encode("ascii"), path)[2]
-            return partial(_refuse_method, ", ".join(sorted({*valid, "OPTIONS"})), rule), False
+            return rule, partial(_refuse_method, ", ".join(sorted({*valid, "OPTIONS"}))), False
         if post_id and [*arguments.values()] == [post_id]:
             self._remembered_for_ids[method, parent] = view, next(iter(arguments)), rule
-        return partial(_show, view, arguments, rule), True
+        return rule, partial(view, **arguments), True
 
 
 def _behind(middleware: Middleware | None, view: View) -> View:
     return view if middleware is None else partial(middleware.enter, view=view)
-
-
-def _show(view: _KleinView, arguments: Mapping[str, Any], rule: str, request: Request) -> Responding:
-    request.route = rule
-    return view(request, **arguments)
 
 
 def _show_below(view: View, below: Sequence[bytes], request: Any) -> Responding:
@@ -207,8 +205,7 @@ def _show_below(view: View, below: Sequence[bytes], request: Any) -> Responding:
     return view(request)
 
 
-async def _refuse_method(allowed: str, rule: str, request: Request) -> Response:
-    request.route = rule
+async def _refuse_method(allowed: str, request: Request) -> Response:
     headers = {b"Allow": allowed.encode("ascii")}
     if request.method != b"OPTIONS":
         raise Problem(405, f"Allowed methods: {allowed}.", headers=headers)

@@ -17,6 +17,7 @@ from postd.monitoring.tally import Metrics
 from postd.web.posts import PostApi
 from postd.web.routing import VARIABLE
 from tests.cases import each
+from tests.web.clients import ask_raw, make_api, recorded_log
 
 ETC = Path(__file__).parent.parent.parent / "etc"
 DASHBOARD = json.loads((ETC / "grafana-dashboard.json").read_text())
@@ -172,3 +173,37 @@ def test_dashboard_works_with_any_data_source() -> None:
     names = {variable["name"] for variable in DASHBOARD["templating"]["list"]}
     assert names == {"datasource", "job", "instance"}
     assert set(re.findall(r"\$(?!__)\{?(\w+)", text)) == names
+
+
+@each(
+    "request_line, fields, expected",
+    [
+        ("GET /post/7", "", "404 /post/<id>"),
+        ("GET /post/x", "", "404 -"),
+        ("GET /post/", "", "404 -"),
+        ("GET /docs/x", "", "404 -"),
+        ("GET //x", "", "404 -"),
+        ("GET /.well-known/x", "", "404 -"),
+        ("PATCH /docs", "", "405 /docs"),
+        ("POST /post", "Content-Type: application/json", "401 /post"),
+        ("PUT /post/7", "Content-Type: application/json", "401 /post/<id>"),
+        ("POST /post", "Content-Length: 1000000", "413 /post"),
+        ("PUT /post/7", "Content-Length: 1000000", "413 /post/<id>"),
+        ("POST /x", "Content-Length: 1000000", "413 -"),
+        ("POST /all/x", "Content-Length: 1000000", "413 /all"),
+    ],
+)
+def test_route_in_the_log_is_the_one_that_matches(
+    tmp_path_factory: pytest.TempPathFactory, request_line: str, fields: str, expected: str
+) -> None:
+    """Also of requests that are refused before their view."""
+    settings = '[api]\nwrite = ["basic"]\n[[page]]\npath = "/all"\nschemes = ["basic"]\n'
+    api = make_api(tmp_path_factory.mktemp("served"), settings)
+    request = f"{request_line} HTTP/1.1\r\nHost: localhost\r\n{fields}{chr(13) + chr(10) if fields else ''}\r\n"
+    try:
+        with recorded_log(api) as events:
+            ask_raw(api.site, api.clock, request.encode())
+    finally:
+        api.close()
+    (line,) = [event["lines"] for event in events if "lines" in event]
+    assert re.findall(r'" (\d{3}) .* route=(\S+)', line) == [tuple(expected.split())]

@@ -267,9 +267,9 @@ class MiddlewareTests:
         router = Router()
         closed = Closed()
         router.add(Views(), read=closed, write=closed)
-        assert ask_for(router, "GET", path, X_Out="1") == (403, "/post")
-        expected = (200, "/post/<number>") if path == "/post/7" else (404, "/post")
-        assert ask_for(router, "GET", path) == expected
+        route = "/post/<number>" if path == "/post/7" else None
+        assert ask_for(router, "GET", path, X_Out="1") == (403, route)
+        assert ask_for(router, "GET", path) == (404 if route is None else 200, route)
 
     def test_page_with_the_longest_path_serves_what_is_below_it(self) -> None:
         router = Router()
@@ -311,6 +311,6 @@ class MiddlewareTests:
 
     def test_middleware_of_the_api_is_before_paths_that_do_not_exist(self) -> None:
         router = Router(Views(), of_api=Closed())
-        assert ask_for(router, "GET", "/.well-known/x", X_Out="1") == (403, "/.well-known")
-        assert ask_for(router, "GET", "/post/7", X_Out="1") == (403, "/post")
+        assert ask_for(router, "GET", "/.well-known/x", X_Out="1") == (403, None)
+        assert ask_for(router, "GET", "/post/7", X_Out="1") == (403, "/post/<number>")
         assert ask_for(router, "GET", "/named/7", X_Out="1") == (200, "/named/<name>")
