@@ -317,7 +317,7 @@ def test_access_file_has_access_lines_alone_and_its_gap_is_logged(tmp_path: Path
     with capturedLogs() as events:
         access(file, "six")
     assert path.read_text() == "one\ntwo\nsix\n"
-    assert f"{path}: 3 log lines were lost or cut here: File too large" in str(format_text(events[1]))
+    assert f"{path}: 3 log lines were lost or cut: File too large" in str(format_text(events[1]))
 
 
 @each("umask", [0o022, 0o077])

@@ -122,24 +122,34 @@ Key = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 255, "
 
 
 class Parameter(Struct, frozen=True):
-    """A parameter; `place` is path, query or header, `name` empty if it is the key in `PARAMETERS`."""
+    """A parameter in the path, which is required, in the query or a header field.
+
+    Optional parameters have no example: forms made from the document, such as those of Swagger UI, would send it.
+
+    Args:
+        place: path, query or header.
+        description: details for its users.
+        type: its schema is made from it.
+        name: its name, empty if it is the key in `PARAMETERS`.
+        example: a value, for a parameter in the path.
+    """
 
     place: str
     description: str
     type: object
-    example: object
     name: str = ""
+    example: object = None
 
 
 def _tags(consequence: str) -> Parameter:
-    return Parameter("header", f"One or more values of `ETag`, or `*`. {consequence}", str, '"5f2b1e"')
+    return Parameter("header", f"One or more values of `ETag`, or `*`. {consequence}", str)
 
 
 PARAMETERS: Mapping[str, Parameter] = {
-    "id": Parameter("path", "The number of the post.", PostId, 1),
-    "path": Parameter("path", "The path of the resource, without its first slash.", str, "post"),
-    "limit": Parameter("query", "The largest number of posts to list; all by default.", Count, 100),
-    "after": Parameter("query", "List only posts with larger numbers than this.", After, 0),
+    "id": Parameter("path", "The number of the post.", PostId, example=1),
+    "path": Parameter("path", "The path of the resource, without its first slash.", str, example="post"),
+    "limit": Parameter("query", "The largest number of posts to list; all by default.", Count),
+    "after": Parameter("query", "List only posts with larger numbers than this.", After),
     "If-None-Match": _tags("If a listed tag is current, a read is answered with 304, and a write with 412."),
     "If-Match": _tags("If none of them is current, the request is refused with 412."),
     "Idempotency-Key": Parameter(
@@ -147,29 +157,24 @@ PARAMETERS: Mapping[str, Parameter] = {
         "A unique text for each post, such as a UUID. If no response arrives, repeat the request with the same key and "
         "the same bytes: for 24 hours it gets the first response again, and the post is added once.",
         Key,
-        "8e03978e-40d5-43e8-bc93-6894a57f9324",
     ),
-    "Last-Event-ID": Parameter(
-        "header", "The `id` of the last event received. The stream continues after it.", After, 17
-    ),
+    "Last-Event-ID": Parameter("header", "The `id` of the last event received. The stream continues after it.", After),
     "after-event": Parameter(
         "query",
         "As `Last-Event-ID`, for clients that cannot set a field, such as a browser in its first request. The field "
         "takes precedence.",
         After,
-        17,
         "after",
     ),
-    "include": Parameter("query", "`meta` adds times and author to each post.", Include, "meta"),
-    "after-on-board": Parameter("query", "Show posts with larger numbers than this.", BoardId, 0, "after"),
+    "include": Parameter("query", "`meta` adds times and author to each post.", Include),
+    "after-on-board": Parameter("query", "Show posts with larger numbers than this.", BoardId, "after"),
     "next": Parameter(
         "query",
         "A path of this host, with its query, to go to after the sign-in. It begins with one slash and has no `//`, "
         "backslash or control character; anything else is ignored.",
         str,
-        "/reports?year=2026",
     ),
-    "before": Parameter("query", "Show posts with smaller numbers than this; not together with `after`.", BoardId, 101),
+    "before": Parameter("query", "Show posts with smaller numbers than this; not together with `after`.", BoardId),
 }
 
 

@@ -39,6 +39,8 @@ SECTIONS = (
 )
 """The tags with their descriptions, and the operations of each by method and path: "GET /post/{id}"."""
 
+_ABOUT = {"contact": {"name": "The operator of this server"}, "license": {"name": "MIT", "identifier": "MIT"}}
+
 _VERSION = "1"
 """The version of the API; that of the program is not disclosed (reference: Safe by default)."""
 
@@ -117,9 +119,9 @@ def make_document(
             "tags": [tag],
             **_describe(method, path, operation, access, schemas),
         }
-    return {
+    document: dict[str, Any] = {
         "openapi": "3.1.0",
-        "info": {"title": "Post API", "version": _VERSION, "description": _DESCRIPTION},
+        "info": {"title": "Post API", "version": _VERSION, "description": _DESCRIPTION, **_ABOUT},
         "servers": [{"url": "/"}],
         "tags": [{"name": name, "description": description} for name, description in tags.items()],
         "paths": paths,
@@ -132,10 +134,9 @@ def make_document(
                     "description": parameter.description,
                     "required": parameter.place == "path",
                     "schema": schemas.of(parameter.type),
-                    "example": parameter.example,
+                    **({} if parameter.example is None else {"example": parameter.example}),
                 }
                 for name, parameter in PARAMETERS.items()
-                if any(name in operation.parameters for operation in described)
             },
             "headers": dict(HEADERS),
             "responses": {
@@ -150,6 +151,30 @@ def make_document(
             },
         },
     }
+    _leave_out_unused(document)
+    return document
+
+
+def _leave_out_unused(document: Mapping[str, Any]) -> None:
+    """Remove the components that no operation refers to."""
+    components = document["components"]
+    used, found = set[str](), _references(document["paths"])
+    while found - used:
+        used |= found
+        parts = (reference.split("/") for reference in found)
+        found = set[str]().union(*(_references(components[kind][name]) for _, _, kind, name in parts))
+    for kind in ("schemas", "parameters", "headers", "responses"):
+        components[kind] = {
+            name: one for name, one in components[kind].items() if f"#/components/{kind}/{name}" in used
+        }
+
+
+def _references(part: object) -> set[str]:
+    """Return the references in a part of the document."""
+    if isinstance(part, dict):
+        own = {part["$ref"]} if "$ref" in part else set[str]()
+        return own.union(*map(_references, part.values()))
+    return set[str]().union(*map(_references, part)) if isinstance(part, list) else set()
 
 
 def find_routes(application: Klein) -> Iterator[Route]:
