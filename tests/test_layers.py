@@ -134,7 +134,7 @@ ONLY_MODULES = {
     ("testing", "daemon"): {"postd.daemon.server"},
     ("testing", "protect"): {"postd.protect"},
     ("cli", "protect"): {"postd.protect.schemes.interface"},
-    ("cli", "daemon"): {"postd.daemon.log", "postd.daemon.schemes", "postd.daemon.settings_checks"},
+    ("cli", "daemon"): {"postd.daemon.log", "postd.daemon.schemes", "postd.daemon.settings_checks", "postd.daemon.tap"},
 }
 """Where a package may import only some modules of another: the importing package, the other, the modules."""
 

@@ -15,6 +15,7 @@ _INTERRUPTED = 130
 
 
 _COMMANDS = {
+    "serve": "postd.cli.serve:serve",
     "user": "postd.cli.user:user",
     "session": "postd.cli.session:session",
     "dpop-key": "postd.cli.dpop_key:make_dpop_key",
@@ -77,7 +78,7 @@ def _fail(why: str, status: int = 1) -> NoReturn:
 @click.group(name="postd", cls=_Commands, no_args_is_help=False)
 @click.version_option(package_name="postd", prog_name="postd", message="%(prog)s %(version)s")
 def main() -> None:
-    """Administer a postd server, or use its post API.
+    """Serve short text posts, administer a server, or use its post API.
 
-    The server itself is started with `twistd -n postd`.
+    `postd serve` is the server in the foreground; as a daemon it is `twistd postd`.
     """

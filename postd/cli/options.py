@@ -10,7 +10,12 @@ import click
 from postd.settings.loading import load_settings
 
 _OPTIONS = {
-    "store": click.option("-s", "--store", metavar="URL", help="The store of the posts. [default: sqlite:postd.db]"),
+    "store": click.option(
+        "-s",
+        "--store",
+        metavar="URL",
+        help="The store of the posts. [default: sqlite:postd.db, beside the settings file]",
+    ),
     "users": click.option("-u", "--users", metavar="FILE", help="The user file."),
 }
 

@@ -16,7 +16,7 @@ import msgspec
 from postd.cli.options import pluralize, with_settings
 from postd.cli.post_lines import decode_post, encode_posts, read_lines, write_all
 from postd.cli.run_async import global_reactor
-from postd.cli.with_store import configured_store, prepare_store, use_stores
+from postd.cli.with_store import configured_store, create_store, prepare_store, use_stores
 from postd.errors import PostExistsError, StoreNotEmptyError, StoreRefusedError, StoreUnavailableError, printable
 from postd.model import Version
 from postd.settings.loading import LoadedSettings, load_settings
@@ -157,7 +157,7 @@ def copy_posts(*, loaded: LoadedSettings, target_url: str) -> None:
     source, target = prepare_store(loaded), configured_store(target_loaded)
     if source.description == target.description or _same_file(loaded.settings.store, target_loaded.settings.store):
         raise click.ClickException(f"--to: {target.description} is the source of the copy; give another store")
-    target.prepare()
+    create_store(target)
 
     async def work() -> int:
         before = await source.version()

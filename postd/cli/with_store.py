@@ -8,11 +8,11 @@ import click
 from twisted.internet.defer import Deferred, TimeoutError  # noqa: A004 - Twisted's
 
 from postd.cli.run_async import global_reactor, run
-from postd.errors import ConfigError
+from postd.errors import ConfigError, printable
 from postd.reactor import Work
 from postd.settings.loading import LoadedSettings
 from postd.store.interface import Store
-from postd.store.opening import open_store
+from postd.store.opening import create_if_missing, open_store
 
 T = TypeVar("T")
 
@@ -43,8 +43,22 @@ def prepare_store(loaded: LoadedSettings, *, create: bool = False) -> Store:
         StoreUnavailableError: it is locked or unavailable.
     """
     store = configured_store(loaded)
-    store.prepare(create=create)
+    if create:
+        create_store(store)
+    else:
+        store.prepare(create=False)
     return store
+
+
+def create_store(store: Store) -> None:
+    """Prepare a store; if there is none, create it, and say so: its URL may be a mistake.
+
+    Raises:
+        StoreRefusedError: as for `prepare_store`.
+        StoreUnavailableError: likewise.
+    """
+    if create_if_missing(store):
+        click.echo(f"{printable(store.description)}: created, as there was none", err=True)
 
 
 def use_store(loaded: LoadedSettings, work: Callable[[Store], Work[T]]) -> T:

@@ -5,6 +5,7 @@ A reload applies everything that has changed, or logs an error and applies nothi
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,6 +17,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 
 import postd
+from postd.daemon.first_steps import address_to_open
 from postd.daemon.server import RELOAD_FAILED, Server
 from postd.daemon.settings_checks import describe_hosts, spoofing_problem
 from postd.daemon.systemd import SystemdNotifier
@@ -142,6 +144,12 @@ class Operations(Service):
                 self.admin_site.close_idle()
                 await self.admin_site.drain(within_s=ADMIN_STOP_MAX_S)
             self._notifier.stop()
+
+    def show_address(self) -> None:
+        """Print the address to open in a browser, if standard error is a terminal."""
+        address = address_to_open(self._loaded.settings, self._listeners.values())
+        if address is not None and sys.__stderr__ is not None and sys.__stderr__.isatty():
+            print(f"open {address}", file=sys.__stderr__, flush=True)
 
     def on_accepting(self) -> None:
         """Called when all listeners accept connections (`postd.daemon.server.StartCallbacks`)."""

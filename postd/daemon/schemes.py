@@ -8,6 +8,7 @@ from msgspec.structs import asdict, replace
 from twisted.logger import Logger
 
 from postd.auth.password import HashThreads
+from postd.daemon.first_steps import no_accounts_notice
 from postd.daemon.settings_checks import find_problems
 from postd.errors import ConfigError
 from postd.http.peer import PeerResolver
@@ -19,7 +20,7 @@ from postd.scheme_names import SCHEMES
 from postd.settings.loading import LoadedSettings, decode_table
 from postd.settings.schema import BearerSettings, Settings
 from postd.store.interface import LoginStore
-from postd.web.name_pages import DOCS_LINK
+from postd.web.name_pages import BOARD_LINK, DOCS_LINK
 
 _log = Logger()
 
@@ -37,7 +38,7 @@ def make_schemes(loaded: LoadedSettings) -> list[Scheme]:
     own: dict[str, dict[str, Any]] = {
         "digest": asdict(settings.digest),
         "bearer": {"issuers": _make_issuers(settings.bearer, loaded.where.get("bearer", "bearer"))},
-        "session": {**asdict(settings.session), "after": "/home", "below": f"{DOCS_LINK}\n"},
+        "session": {**asdict(settings.session), **_first_page(loaded)},
     }
     for name, place in SCHEMES.items():
         kind: type[Scheme] = resolve_name(place)
@@ -51,6 +52,17 @@ def make_schemes(loaded: LoadedSettings) -> list[Scheme]:
         elif name in loaded.values or settings.uses_scheme(name):
             schemes.append(decode_table(loaded.values.get(name, {}), kind, where))
     return schemes
+
+
+def _first_page(loaded: LoadedSettings) -> dict[str, Any]:
+    """Return the options of the form that do not come from its table."""
+    is_open = loaded.settings.board.enabled and "open" in loaded.settings.api.read
+    return {
+        "after": "/home",
+        "below": f"{DOCS_LINK}\n",
+        "links": f"{BOARD_LINK}\n" if is_open else "",
+        "no_accounts": no_accounts_notice(loaded),
+    }
 
 
 def _make_issuers(tables: Sequence[BearerSettings], where: str) -> list[TrustedIssuer]:

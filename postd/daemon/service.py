@@ -20,7 +20,7 @@ from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings, count_workers
 from postd.settings.schema import Settings
-from postd.store.opening import open_store
+from postd.store.opening import create_if_missing, open_store
 from postd.web.routing import Router
 
 _log = Logger()
@@ -68,7 +68,9 @@ def make_service(
             _bind_admin(operations, settings, f"{where['admin']}.listen", reactor)
             bound += operations.admin_listeners
         try:
-            parts.store.prepare()  # last: it creates the file if there is none
+            # Last: it creates the file if there is none.
+            if create_if_missing(parts.store):
+                _log.info("store {store}: created, as there was none", store=parts.store.description)
         except StoreRefusedError as error:
             raise ConfigError(where["store"], error.why) from None
         except StoreUnavailableError:
@@ -147,6 +149,7 @@ def _log_ready(
         if settings.admin.listen
         else "",
     )
+    operations.show_address()
 
 
 def _abort_start(reactor: IReactor, why: str) -> None:

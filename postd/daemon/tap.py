@@ -32,10 +32,11 @@ _log = Logger()
 class Options(usage.Options):
     """The options of `twistd postd`; an option overrides the settings file."""
 
+    program = "twistd postd"
     synopsis = "[options]"
     longdesc = (
-        "Serves short text posts through a JSON API. Without options it listens on http://127.0.0.1:8080/ and stores "
-        "the posts in postd.db in the current directory."
+        "Serves short text posts through a JSON API, and a board for browsers. Without options it listens on "
+        "http://127.0.0.1:8080/ and stores the posts in postd.db in the current directory."
     )
     optParameters = [  # noqa: RUF012 - Twisted's way
         ["config", "c", None, "The settings file (TOML). Options override it."],
@@ -43,7 +44,7 @@ class Options(usage.Options):
             "store",
             "s",
             None,
-            "The store: sqlite:PATH, redis://HOST, memory: … [default: sqlite:postd.db]",
+            "The store: sqlite:PATH, redis://HOST, memory: … [default: sqlite:postd.db, beside the settings file]",
         ],
         ["users", "u", None, "The user file, as `postd user` writes it. [default: none]"],
         ["workers", "w", None, "The number of worker processes; 0 means one per core. [default: 1]"],
@@ -69,7 +70,7 @@ class Options(usage.Options):
         try:
             super().parseOptions(options)
         except usage.UsageError as error:
-            raise _exit(f"{error} (twistd postd --help shows the options)") from None
+            raise _exit(f"{error} ({self.program} --help shows the options)") from None
 
 
 def makeService(options: Options) -> IService:
@@ -98,6 +99,8 @@ def makeService(options: Options) -> IService:
             reactor=installed,
         )
         service.setServiceParent(daemon)
+        if not daemon.stays_in_foreground:
+            service.show_address()  # now: when the server is ready, the terminal is gone
     except ConfigError as error:
         raise _exit(str(error)) from None
     return daemon
@@ -137,6 +140,10 @@ class _Daemon(MultiService):
             _log.warn("{where}.file is ignored: twistd was given --logger", where=where)
         elif log.format != "text" and (twistd.get("logger") or (twistd.get("syslog") and not log.file)):
             _log.warn("{where}.format is ignored: twistd was given --logger or --syslog", where=where)
+
+    @property
+    def stays_in_foreground(self) -> bool:
+        return bool(self._twistd.get("nodaemon", True))
 
     def reopen_log(self) -> None:
         """Reopen the log files, which may have been renamed: `[log] file` or twistd's, and `[log] access_file`."""

@@ -38,7 +38,7 @@ def main() -> int:
         return 1  # the parent has exited already
     start_message = json.loads(first_line)
 
-    settings = settings_from(start_message["values"], start_message["where"])
+    settings = settings_from(start_message["values"], start_message["where"], start_message["options"])
     with startup_imports(settings.settings):
         # All of them install the reactor.
         from twisted.internet import reactor as installed  # noqa: PLC0415
@@ -75,9 +75,9 @@ def main() -> int:
 
     def obey(command: Any) -> None:
         match command:
-            case {"reload": {"values": values, "where": where}}:
+            case {"reload": {"values": values, "where": where, "options": options}}:
                 try:
-                    service.reload(settings_from(values, where))
+                    service.reload(settings_from(values, where, options))
                 except ConfigError as error:  # a file has changed since the parent checked it
                     _log.error(RELOAD_FAILED, error=error)
             case {"health": number, "full": full}:

@@ -223,4 +223,4 @@ class WorkerPool(Service):
 
 
 def _encode_settings(loaded: LoadedSettings) -> dict[str, object]:
-    return {"values": dict(loaded.values), "where": dict(loaded.where)}
+    return {"values": dict(loaded.values), "where": dict(loaded.where), "options": [*loaded.options]}

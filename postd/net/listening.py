@@ -94,6 +94,12 @@ class Listener(Struct, frozen=True):
         scheme = "https" if self.tls else "http"
         return f"{scheme}://{f'[{host}]' if ':' in host else host}:{address.port}/"
 
+    @property
+    def url_for_browsers(self) -> str | None:
+        """`url`, None if browsers cannot connect: a UNIX socket, or an endpoint that expects a PROXY header."""
+        is_unreachable = isinstance(self.port.getHost(), UNIXAddress) or is_proxied(self.description)
+        return None if is_unreachable else self.url
+
 
 def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, reactor: IReactor) -> list[Listener]:
     """Bind all endpoints, or none.

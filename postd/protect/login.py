@@ -1,6 +1,6 @@
 """Sign-in and sign-out by form (spec: Form-login paths; reference: Form login)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html import escape
 from http import HTTPStatus
 from string import Template
@@ -28,11 +28,13 @@ from postd.protect.cookie import (
 )
 from postd.protect.guard import outcome_of
 from postd.protect.pages import Page
+from postd.protocol.host import is_loopback
 from postd.protocol.local_path import encode_local_path
 
 _FORM = Template(read_file(__package__, "login.html"))
 _BUTTON = Template(read_file(__package__, "logout.html"))
 _NEXT_FIELD = Template('<input type="hidden" name="next" value="$path">\n')
+_NOTICE = Template('<p class="notice">$content</p>\n')
 _ALERT = Template('<p class="alert" id="alert" role="alert">$why</p>\n')
 
 _log = Logger()
@@ -50,6 +52,10 @@ class LoginViews:
         sign_in: the path of the form.
         after: the path to redirect to after a sign-in without a `next`.
         below_form: HTML below the form.
+        links: HTML below that, for clients that prefer HTML.
+        no_accounts: HTML above the form for these clients while there are no accounts: for those on this machine, and
+            for all others.
+        has_accounts: returns whether there are accounts.
     """
 
     def __init__(  # noqa: PLR0913 - all but three by name
@@ -63,6 +69,9 @@ class LoginViews:
         sign_in: str,
         after: str,
         below_form: str,
+        links: str,
+        no_accounts: tuple[str, str],
+        has_accounts: Callable[[], bool],
     ) -> None:
         self._portal = portal
         self._sessions = sessions
@@ -70,6 +79,9 @@ class LoginViews:
         self._secure = secure
         self._realm = realm
         self._below_form = below_form
+        self._links = links
+        self._no_accounts = no_accounts
+        self._has_accounts = has_accounts
         self._paths = {"login": below(sign_in, "login"), "logout": below(sign_in, "logout"), "after": after}
         # Rendered once (spec: Login form).
         self._login_page = self._make_form(HTTPStatus.OK, {})
@@ -87,7 +99,7 @@ class LoginViews:
         }
 
     async def show_form(self, request: Request) -> Response:
-        request.add_header(b"Vary", b"Cookie")
+        request.add_header(b"Vary", b"Cookie, Accept")
         parameters = decode_query(request)
         back = _decode_next(parameters)
         credentials = decode_session_cookies(request)
@@ -98,6 +110,8 @@ class LoginViews:
                 pass  # the form is there even when the store is not
             else:
                 return self._redirect_to_next(back)
+        if wants_html(request):
+            return self._make_form(HTTPStatus.OK, parameters, browser=request)
         return self._login_page if back is None else self._make_form(HTTPStatus.OK, parameters)
 
     async def log_in(self, request: Request) -> Response:
@@ -117,7 +131,7 @@ class LoginViews:
                 raise
             request.add_header(b"Vary", b"Accept")
             why = f"{problem.detail} {retry_after_text(problem)}"
-            return self._make_form(problem.status, fields, why, {**PAGE_HEADERS, **problem.headers})
+            return self._make_form(problem.status, fields, why, {**PAGE_HEADERS, **problem.headers}, browser=request)
         request.authentication = AuthenticationResult("form", "accepted", user.account, user)
         _log.info("signed in: {user!r} from {address}", user=user.account, address=self._clients.address(request))
         secure = self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
@@ -127,7 +141,7 @@ class LoginViews:
     def _refuse(self, request: Request, fields: Mapping[str, list[str]]) -> Response:
         headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
         if negotiate_html(request):
-            return self._make_form(HTTPStatus.UNAUTHORIZED, fields, "Login failed", headers)
+            return self._make_form(HTTPStatus.UNAUTHORIZED, fields, "Login failed", headers, browser=request)
         return make_response(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
 
     async def _begin_session(self, request: Request, fields: Mapping[str, list[str]]) -> tuple[Identity, str]:
@@ -160,23 +174,36 @@ class LoginViews:
     def _redirect_to_next(self, back: bytes | None) -> Response:
         return self._to_after if back is None else make_redirect(back)
 
+    def _notice(self, request: Request) -> str:
+        """Return the notice that there are no accounts, while there are none."""
+        if self._has_accounts() or not any(self._no_accounts):
+            return ""
+        here, elsewhere = self._no_accounts
+        return _NOTICE.substitute(content=here if is_loopback(self._clients.address(request)) else elsewhere)
+
     def _make_form(
         self,
         status: HTTPStatus,
         fields: Mapping[str, list[str]],
         why: str = "",
         headers: Mapping[bytes, bytes] = PAGE_HEADERS,
+        *,
+        browser: Request | None = None,
     ) -> Response:
-        """Return the page with the form: empty, or after a failure (`why`) with the user name of the fields sent."""
+        """Return the page with the form: empty, or after a failure (`why`) with the user name of the fields sent.
+
+        `browser` is the request of a client that prefers HTML, None for another client.
+        """
         back = _decode_next(fields)
         user = fields.get("username", [""])[0]
         parts = {
             "login": escape(self._paths["login"]),
             "next": "" if back is None else _NEXT_FIELD.substitute(path=escape(back.decode("ascii"))),
+            "notice": "" if browser is None else self._notice(browser),
             "alert": _ALERT.substitute(why=escape(why)) if why else "",
             "username": f' value="{escape(user)}"' if why else " autofocus",
             "password": ' aria-describedby="alert" autofocus' if why else "",
-            "below": self._below_form,
+            "below": self._below_form + ("" if browser is None else self._links),
         }
         return make_html_response(status, "Sign in", _FORM.substitute(parts), site_name=self._realm, headers=headers)
 

@@ -29,11 +29,13 @@ class LoadedSettings(Struct, frozen=True):
         settings: the decoded settings.
         where: the source of each top-level key, for error messages: `postd.toml: listen`, `--listen`.
         values: the values before decoding, as in TOML, to send to another process as JSON.
+        options: the options, as given, by which a command of `postd` gets the same settings file and user file.
     """
 
     settings: Settings
     where: Mapping[str, str]
     values: Mapping[str, Any]
+    options: Sequence[str] = ()
 
 
 def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) -> LoadedSettings:
@@ -42,23 +44,24 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
     Args:
         path: the TOML file, None for none.
         options: settings from the command line.
-        folder: the base of relative paths in `path`, `options` and defaults. Paths in the file are relative to the
-            file's folder.
+        folder: the base of relative paths in `path` and `options`. Paths in the file, and the default of `store`, are
+            relative to the file's folder; without a file to this one.
 
     Raises:
         ConfigError: the file cannot be read, or a setting is invalid.
     """
     where = {key: f"{key} (default)" for key in Settings.__struct_encode_fields__}
     values: dict[str, Any] = {"listen": list(Settings().listen), "store": Settings().store}
-    values = _make_absolute(values, folder)
-    if path is not None:
-        if not path:
-            raise ConfigError("--config", "is empty; give the path of a TOML file")
+    if path is None:
+        values = _make_absolute(values, folder)
+    elif not path:
+        raise ConfigError("--config", "is empty; give the path of a TOML file")
+    else:
         file = folder / path
         found = _read_toml(file, path)
         refuse_unknown(found, Settings, path)
         _convert(found, path)
-        values |= _make_absolute(found, file.parent)
+        values = _make_absolute(values | found, file.parent)
         where |= {key: f"{path}: {key}" for key in found}
     given = dict(options)
     if "workers" in given:
@@ -68,12 +71,13 @@ def load_settings(path: str | None, options: Mapping[str, Any], folder: Path) ->
         given["workers"] = int(written)
     values |= _make_absolute(given, folder)
     where |= {key: f"--{key}" for key in options}
-    return settings_from(values, where)
+    repeated = [*(["-c", path] if path is not None else []), *(["-u", options["users"]] if "users" in options else [])]
+    return settings_from(values, where, repeated)
 
 
-def settings_from(values: Mapping[str, Any], where: Mapping[str, str]) -> LoadedSettings:
-    """Return the settings of `LoadedSettings.values` and `where` that another process has sent."""
-    return LoadedSettings(_convert(values, "settings"), where, values)
+def settings_from(values: Mapping[str, Any], where: Mapping[str, str], options: Sequence[str] = ()) -> LoadedSettings:
+    """Return the settings of `LoadedSettings.values`, `where` and `options` that another process has sent."""
+    return LoadedSettings(_convert(values, "settings"), where, values, options)
 
 
 def keep_unreloadable(loaded: LoadedSettings, before: LoadedSettings) -> tuple[LoadedSettings, list[str]]:
@@ -90,7 +94,7 @@ def keep_unreloadable(loaded: LoadedSettings, before: LoadedSettings) -> tuple[L
         if getattr(new.log, key) != getattr(old.log, key):
             undone.append(f"log.{key}")
             values["log"] = {**values.get("log", {}), key: getattr(old.log, key)}
-    return settings_from(values, where), undone
+    return settings_from(values, where, loaded.options), undone
 
 
 def is_reloadable(name: str) -> bool:

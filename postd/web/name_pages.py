@@ -26,6 +26,7 @@ async def show_name(request: Request) -> Response:
     return _make_name_text(_name(request), b"Authorization, Cookie")
 
 
+BOARD_LINK = '<a href="/board">Board</a>'
 DOCS_LINK = '<a href="/docs">API documentation</a>'
 
 
@@ -43,7 +44,7 @@ class Home(Struct, frozen=True):
         if not wants_html(request):
             response = _make_name_text(name, _HOME_VARIES)
         else:
-            board = '<a href="/board">Board</a>\n' if self.has_board else ""
+            board = f"{BOARD_LINK}\n" if self.has_board else ""
             content = f'{board}<a href="/logout">Sign out</a>\n{DOCS_LINK}\n'
             headers = {**PAGE_HEADERS, b"Vary": _HOME_VARIES}
             response = make_html_response(

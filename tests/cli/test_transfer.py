@@ -112,7 +112,8 @@ def test_unusable_store_is_one_line_and_creates_nothing(tmp_path: Path, command:
 
 
 def test_export_is_imported_into_a_new_store(tmp_path: Path) -> None:
-    assert postd(tmp_path, "import", given=LINES) == (0, "3 posts imported\n", "")
+    created = f"sqlite:{tmp_path}/postd.db: created, as there was none\n"
+    assert postd(tmp_path, "import", given=LINES) == (0, "3 posts imported\n", created)
     assert posts_in(tmp_path / "postd.db") == POSTS
     assert names_in(tmp_path) == {"postd.db"}
     run_sql(tmp_path / "postd.db", "INSERT INTO post (post) VALUES ('next')")
@@ -194,7 +195,8 @@ def test_copy_and_backup_continue_ids_and_revisions(store: Path, command: list[s
     run_sql(store, "INSERT INTO failure (key, expires) VALUES (x'00', 9e9)")
     revision = run_sql(store, "SELECT revision FROM version")[0][0]
     status, shown, error = postd(store.parent, *command)
-    assert (status, error) == (0, "")
+    created = f"sqlite:{store.parent}/new.db: created, as there was none\n" if command[0] == "copy" else ""
+    assert (status, error) == (0, created)
     assert shown.startswith("3 posts ")
     new = store.parent / "new.db"
     assert posts_in(new) == POSTS

@@ -82,7 +82,7 @@ def test_workers_serve_and_ready_is_logged_once(tmp_path: Path) -> None:
         assert sorted(daemon.workers) == [1, 2]
         with clients_of_each(daemon) as clients:
             assert [client.get("/post").text for client in clients] == ["[]\n", "[]\n"]
-        ready = [line for line in daemon.log.splitlines() if "ready" in line]
+        ready = [line for line in daemon.log.splitlines() if "postd ready" in line]
         assert len(ready) == 1
         assert ready[0].endswith(
             f" postd ready: http://127.0.0.1:{daemon.port}/; store sqlite:{tmp_path}/postd.db; read open; write open; "

@@ -5,6 +5,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, Self, cast
@@ -30,6 +31,7 @@ from tests.web.wire import FORM, Server, Worker, ask, user_line
 
 EXPIRED = "session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0"
 CHALLENGE = 'Cookie realm="postd", form-action="/login", cookie-name=session'
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
 ALICE = {"username": "alice", "password": "correct horse"}
 USERS = {"alice": "correct horse", "bob": "p:w", "jürgen": "pässwörd 🚀", "plus": "a+b &=%41"}
 
@@ -207,6 +209,35 @@ class FormTests:
         style_hash = b64encode(hashlib.sha256(style.encode()).digest()).decode()
         assert {f"style-src 'sha256-{style_hash}'", "form-action 'self'", "base-uri 'none'"} <= set(policy)
         assert not any(attributes.get("style") for _, attributes in page.tags)
+
+    def test_browser_gets_a_link_to_a_board_that_is_open(self, make_api: MakeApi) -> None:
+        for settings, is_open in (
+            ("", True),
+            ("[api]\nread = ['session']\n", False),
+            ("[board]\nenabled = false\n", False),
+        ):
+            api = make_api(settings)
+            plain, html = (ask(api, "GET", "/", None, headers) for headers in ({}, BROWSER))
+            links = [[link["href"] for link in Page(answer).all("a")] for answer in (plain, html)]
+            assert links == [["/docs"], ["/docs", *(["/board"] if is_open else [])]]
+            assert plain.header("Vary") == html.header("Vary") == "Cookie, Accept"
+
+    def test_browser_learns_that_there_are_no_accounts(self, tmp_path: Path) -> None:
+        with closing(InMemoryApi(tmp_path)) as api:
+            for peer, shown in (
+                ("127.0.0.1", "user add alice</code>"),
+                ("::1", "user add alice</code>"),
+                ("192.0.2.1", ""),
+            ):
+                text = ask(api, "GET", "/", None, BROWSER, peer=peer).body.decode()
+                assert "There are no accounts yet" in text
+                assert shown in text
+                assert shown or "<code>" not in text
+            assert "There are no accounts yet" in send_form(api, headers=BROWSER).body.decode()
+            assert b"no accounts" not in ask(api, "GET", "/").body
+            (tmp_path / "users").write_text(user_line("alice", "correct horse"))
+            api.logins.context.users.refresh()
+            assert b"no accounts" not in ask(api, "GET", "/", None, BROWSER).body
 
     def test_form_with_a_session_redirects_home(self, api: InMemoryApi) -> None:
         answer = ask(api, "GET", "/", None, with_cookie(sign_in(api)))
@@ -1050,11 +1081,10 @@ class SessionPageTests:
 
     def test_sign_in_leads_back_to_the_page(self, api: InMemoryApi) -> None:
         """Also after a wrong password, whose form keeps the way back."""
-        browser = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
-        form = ask(api, "GET", ask(api, "GET", "/both/x?a=b", None, browser).header("Location") or "", None, browser)
+        form = ask(api, "GET", ask(api, "GET", "/both/x?a=b", None, BROWSER).header("Location") or "", None, BROWSER)
         for fields, status in ((ALICE | {"password": "wrong"}, 401), (ALICE, 302)):
             (back,) = [field["value"] for field in Page(form).all("input") if field.get("name") == "next"]
-            form = send_form(api, {**fields, "next": back}, browser)
+            form = send_form(api, {**fields, "next": back}, BROWSER)
             assert form.status == status
         assert form.header("Location") == "/both/x?a=b"
 

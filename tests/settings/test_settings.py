@@ -304,7 +304,7 @@ def test_settings_survive_json(folder: Path) -> None:
     ):
         (folder / "postd.toml").write_text(text)
         loaded = load_settings("postd.toml", {"store": os.fsdecode(b"sqlite:a\xffb.db"), "workers": "3"}, folder)
-        there = settings_from(json.loads(json.dumps(loaded.values)), json.loads(json.dumps(loaded.where)))
+        there = settings_from(*(json.loads(json.dumps(part)) for part in (loaded.values, loaded.where, loaded.options)))
         assert there == loaded
 
 
@@ -318,6 +318,25 @@ def test_paths_are_relative_to_the_file_or_the_current_folder(folder: Path) -> N
     given = {"store": "etc/postd.toml: store", "users": "etc/postd.toml: users", "listen": "--listen"}
     assert loaded.where == {key: f"{key} (default)" for key in KEYS} | given
     assert load_settings("etc/postd.toml", {"users": "others"}, folder).settings.users == f"{folder}/others"
+
+
+def test_default_store_is_beside_the_file_or_in_the_current_folder(folder: Path) -> None:
+    (folder / "etc").mkdir()
+    (folder / "etc" / "postd.toml").write_text("")
+    assert load_settings(None, {}, folder).settings.store == f"sqlite:{folder}/postd.db"
+    assert load_settings("etc/postd.toml", {}, folder).settings.store == f"sqlite:{folder}/etc/postd.db"
+    given = load_settings("etc/postd.toml", {"store": "sqlite:postd.db"}, folder)
+    assert given.settings.store == f"sqlite:{folder}/postd.db"
+
+
+def test_options_are_kept_as_given(folder: Path) -> None:
+    (folder / "postd.toml").write_text("")
+    for path, options, kept in (
+        (None, {}, []),
+        ("postd.toml", {"workers": "2"}, ["-c", "postd.toml"]),
+        ("postd.toml", {"users": "a b"}, ["-c", "postd.toml", "-u", "a b"]),
+    ):
+        assert load_settings(path, options, folder).options == kept
 
 
 @each("written, seconds", [("250ms", 0.25), ("1s", 1), ("1.5s", 1.5), ("5m", 300), ("12h", 43200), ("365d", 31536000)])

@@ -29,6 +29,9 @@ class Form(Scheme, frozen=True):
         sign_in: the path of the form.
         after: the path to redirect to after a sign-in without a `next`.
         below: HTML below the form.
+        links: HTML below that, for clients that prefer HTML.
+        no_accounts: HTML above the form for these clients while there are no accounts: what clients on this machine
+            get, and what all others get; empty for none.
     """
 
     idle_s: float = SESSION_IDLE_S
@@ -38,6 +41,8 @@ class Form(Scheme, frozen=True):
     sign_in: str = "/"
     after: str = "/"
     below: str = ""
+    links: str = ""
+    no_accounts: tuple[str, str] = ("", "")
 
     name = "session"
     description = SchemeDescription(
@@ -78,6 +83,9 @@ class Form(Scheme, frozen=True):
                 sign_in=self.sign_in,
                 after=self.after,
                 below_form=self.below,
+                links=self.links,
+                no_accounts=self.no_accounts,
+                has_accounts=lambda: bool(context.users.accounts),
             ).pages()
 
         # The form checks passwords even if no rule has "session".
