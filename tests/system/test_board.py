@@ -181,7 +181,7 @@ def test_keyboard_adds_edits_and_deletes(browser: Browser, others: Others, scrip
     browser.type(Keys.ENTER)
     browser.wait_for("/")
     browser.open("/board")
-    assert browser.path == "/"
+    assert browser.path == "/?next=/board"
     assert browser.complaints() == []
 
 

@@ -122,13 +122,17 @@ def test_missing_page_leads_to_the_start(browser: Browser) -> None:
     browser.wait_for("/")
 
 
-def test_cancelled_dialog_leads_to_the_form(browser: Browser) -> None:
-    browser.open_with_credentials("/both?dismissed", None)
-    assert browser.text.startswith("postd\nUnauthorized\nCredentials are required.")
-    browser.type(Keys.TAB)
-    assert browser.focused == "Sign in with the form"
-    browser.type(Keys.ENTER)
-    browser.wait_for("/")
+def test_form_takes_the_place_of_the_dialog_and_leads_back(browser: Browser) -> None:
+    """Also after a wrong password, for a page that Basic gives access to as well."""
+    browser.open("/both?x=y")
+    browser.wait_for("/?next=/both%3Fx%3Dy")
+    browser.wait_for_focus("username")
+    browser.type("alice", Keys.TAB, "wrong", Keys.ENTER)
+    browser.wait_for("/login")
+    browser.wait_for_focus("password")
+    browser.type(PASSWORD, Keys.ENTER)
+    browser.wait_for("/both?x=y")
+    assert browser.text == "Success: alice"
 
 
 def test_form_of_another_site_is_refused_with_a_page(browser: Browser) -> None:

@@ -225,11 +225,13 @@
   // Requests this page again; returns null if it is no longer available.
   const ask = async (method) => {
     const address = onlyPost ? `/board/${onlyPost}` : location.pathname + location.search;
-    const answer = await fetch(address, { method, redirect: "manual" });
-    if (answer.type === "opaqueredirect") {
+    // Asked of a page for sessions alone: with a challenge for a password, the browser would show its dialog.
+    const hasSession = document.querySelector('form[action="/logout"]') !== null;
+    if (hasSession && (await fetch("/home", { method: "HEAD", redirect: "manual" })).type === "opaqueredirect") {
       announceSignedOut();
       return null;
     }
+    const answer = await fetch(address, { method, redirect: "manual" });
     if (onlyPost && answer.status === 404) {
       announce(DELETED);
       return null;
