@@ -1,5 +1,7 @@
-"""Posts as JSON lines, the format of `postd export` and `import` (reference: Command line)."""
+"""Posts as JSON lines, the format of `postd export` and `import`, and as CSV (reference: Command line)."""
 
+import csv
+import io
 import json
 import os
 import re
@@ -34,6 +36,29 @@ def _members_of(post: PostDetails) -> dict[str, object]:
         "author": post.author,
     }
     return {"id": post.id, "post": post.post, **{name: value for name, value in details.items() if value is not None}}
+
+
+CSV_HEAD = b"id,post,created,updated,author\r\n"
+
+
+def encode_csv(posts: Iterable[PostDetails], *, is_safe: bool = False) -> bytes:
+    """Return posts as lines of CSV (RFC 4180), under `CSV_HEAD`; details that are unknown are empty.
+
+    With `is_safe`, a text that a spreadsheet would run as a formula has an apostrophe before it.
+    """
+    lines = io.StringIO(newline="")
+    writer = csv.writer(lines, lineterminator="\r\n")
+    for post in posts:
+        members = _members_of(post)
+        for name in ("post", "author") if is_safe else ():
+            if _FORMULA.match(str(members.get(name, ""))):
+                members[name] = f"'{members[name]}"
+        writer.writerow([members.get(name) for name in ("id", "post", "created", "updated", "author")])
+    return lines.getvalue().encode()
+
+
+_FORMULA = re.compile(r"[\t\r\n]|\s*[=+\-@\uff1d\uff0b\uff0d\uff20]")
+"""What a spreadsheet takes for a formula: also with spaces before it, and in full-width characters."""
 
 
 def decode_post(line: bytes) -> PostDetails:

@@ -4,10 +4,13 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Mapping
+from datetime import datetime
+from http import HTTPStatus
 from typing import Any
 
 import click
 
+from postd.cli.options import pluralize
 from postd.cli.passwords import ask_password, password_option, read_password
 from postd.cli.post_lines import write_all
 from postd.cli.run_async import global_reactor, run
@@ -20,7 +23,9 @@ from postd.client import (
     Digest,
     DPoP,
     FormLogin,
+    Post,
     PostClient,
+    ProblemError,
     Reset,
     load_dpop_key,
 )
@@ -166,18 +171,37 @@ def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
+_meta_option = click.option("--meta", is_flag=True, help="Print times and authors, too.")
+
+
+def _describe(post: Post | Change, *, meta: bool) -> tuple[str, Mapping[str, object]]:
+    """Return the time and the author of a post as words, and its details as members of an object, with `meta` alone."""
+    if not meta:
+        return "", {}
+    created, updated = _format(post.created), _format(post.updated)
+    members = {"created": created, "updated": updated, "author": post.author}
+    return f"{updated or '-'}  {post.author or '-'}  ", members
+
+
+def _format(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 @click.command("list")
+@_meta_option
 @_with_server
-def list_posts(*, server: _Client) -> None:
+def list_posts(*, server: _Client, meta: bool) -> None:
     """List all posts.
 
-    Print one post per line in ascending order of id; control characters are escaped.
+    Print one post per line in ascending order of id; control characters are escaped. With --meta the time of the last
+    change and the author stand before the text.
     """
 
     async def work(posts: PostClient) -> None:
         lines = []
-        async for post in posts.list(page=_PAGE):
-            lines.append(server.line(f"{post.id}  {post.post}", {"id": post.id, "post": post.post}))
+        async for post in posts.list(page=_PAGE, meta=meta):
+            words, members = _describe(post, meta=meta)
+            lines.append(server.line(f"{post.id}  {words}{post.post}", {"id": post.id, "post": post.post, **members}))
             if len(lines) == _PAGE:
                 await server.print(*lines)
                 lines.clear()
@@ -223,21 +247,47 @@ def update_post(*, server: _Client, post_id: int, text: str) -> None:
 
 
 @click.command("delete")
-@click.argument("post_id", metavar="ID", type=_POST_ID)
+@click.argument("post_id", metavar="ID", type=_POST_ID, required=False)
+@click.option("--author", metavar="NAME", help="Delete all posts of an author: an account, or ISSUER#NAME of a token.")
 @_with_server
-def delete_post(*, server: _Client, post_id: int) -> None:
-    """Delete a post."""
+def delete_post(*, server: _Client, post_id: int | None, author: str | None) -> None:
+    """Delete a post, or all posts of an author."""
+    if (author is None) == (post_id is None):
+        raise click.UsageError("give an ID, or --author NAME")
 
     async def work(posts: PostClient) -> None:
-        await posts.delete(post_id)
-        await server.print(server.line(f"deleted {post_id}", {"id": post_id}))
+        if post_id is not None:
+            await posts.delete(post_id)
+            await server.print(server.line(f"deleted {post_id}", {"id": post_id}))
+            return
+        deleted, refused = await _delete_posts_of(author, posts)
+        if refused:
+            raise click.ClickException(f"{pluralize(deleted, 'post')} deleted; the server refuses to delete {refused}")
+        await server.print(server.line(f"{pluralize(deleted, 'post')} deleted", {"deleted": deleted}))
 
     server.run(work)
 
 
+async def _delete_posts_of(author: str | None, posts: PostClient) -> tuple[int, int]:
+    """Delete the posts of an author; return how many were deleted, and how many the server refuses to delete."""
+    deleted = refused = 0
+    async for post in posts.list(page=_PAGE, meta=True):
+        if post.author == author:
+            try:
+                await posts.delete(post.id)
+                deleted += 1
+            except ProblemError as error:
+                if error.status == HTTPStatus.FORBIDDEN:
+                    refused += 1
+                elif error.status != HTTPStatus.NOT_FOUND:  # deleted meanwhile
+                    raise
+    return deleted, refused
+
+
 @click.command("watch")
+@_meta_option
 @_with_server
-def watch_posts(*, server: _Client) -> None:
+def watch_posts(*, server: _Client, meta: bool) -> None:
     """Print changes as they happen, until Ctrl-C.
 
     A broken connection is opened again, and the changes since then are printed. "reset" means that the server no longer
@@ -248,20 +298,21 @@ def watch_posts(*, server: _Client) -> None:
         click.echo(f"postd: {printable(' '.join(why.split()))}; trying again in {wait_s:.1f} s", err=True)
 
     async def work(posts: PostClient) -> None:
-        async with posts.watch(on_wait=report_wait) as changes:
+        async with posts.watch(on_wait=report_wait, meta=meta) as changes:
             async for change in changes:
-                await server.print(_change_line(server, change))
+                await server.print(_change_line(server, change, meta=meta))
 
     server.run(work)
 
 
-def _change_line(server: _Client, change: Change | Reset) -> str:
+def _change_line(server: _Client, change: Change | Reset, *, meta: bool) -> str:
     if isinstance(change, Reset):
         return server.line("reset", {"event": "reset", "revision": change.revision})
-    members = {"event": change.kind.value, "revision": change.revision, "id": change.id}
+    members: dict[str, object] = {"event": change.kind.value, "revision": change.revision, "id": change.id}
     if change.post is None:
         return server.line(f"{change.kind} {change.id}", members)
-    return server.line(f"{change.kind} {change.id}  {change.post}", {**members, "post": change.post})
+    words, details = _describe(change, meta=meta)
+    return server.line(f"{change.kind} {change.id}  {words}{change.post}", {**members, "post": change.post, **details})
 
 
 def _read_text(text: str) -> str:

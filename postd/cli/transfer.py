@@ -5,8 +5,9 @@ import os
 import secrets
 import stat
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
@@ -14,11 +15,11 @@ import click
 import msgspec
 
 from postd.cli.options import pluralize, with_settings
-from postd.cli.post_lines import decode_post, encode_posts, read_lines, write_all
+from postd.cli.post_lines import CSV_HEAD, decode_post, encode_csv, encode_posts, read_lines, write_all
 from postd.cli.run_async import global_reactor
 from postd.cli.with_store import configured_store, create_store, prepare_store, use_stores
 from postd.errors import PostExistsError, StoreNotEmptyError, StoreRefusedError, StoreUnavailableError, printable
-from postd.model import Version
+from postd.model import PostDetails, Version
 from postd.settings.loading import LoadedSettings, load_settings
 from postd.store.interface import Import, Store
 from postd.store.sqlite.store import SqliteStore
@@ -34,36 +35,52 @@ at the copy with a revision of the source gets a `reset` event."""
 
 @click.command("export")
 @click.argument("file", required=False, default="-")
+@click.option(
+    "--format", "kind", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True, help="The format."
+)
+@click.option(
+    "--safe-for-spreadsheets",
+    "is_safe",
+    is_flag=True,
+    help="With csv: put ' before texts that a spreadsheet would run as formulas.",
+)
 @with_settings("store")
-def export_posts(*, loaded: LoadedSettings, file: str) -> None:
-    """Export all posts as JSON Lines.
+def export_posts(*, loaded: LoadedSettings, file: str, kind: str, is_safe: bool) -> None:
+    """Export all posts, with their times and authors.
 
-    A line is {"id":1,"post":"some text"}; lines are in ascending order of id. FILE must not exist, and is created with
-    mode 0600; without FILE, or with "-", posts are written to stdout. Servers may keep running: the export of an SQLite
-    store is a snapshot.
+    As JSON Lines, a line is {"id":1,"post":"some text","created":"2026-11-28T09:30:00.250Z","updated":"…",
+    "author":"alice"}, without what is unknown; as CSV, the first line has the names of the columns. Lines are in
+    ascending order of id. FILE must not exist, and is created with mode 0600; without FILE, or with "-", posts are
+    written to stdout. Servers may keep running: the export of an SQLite store is a snapshot.
     """
+    if is_safe and kind != "csv":
+        raise click.UsageError("--safe-for-spreadsheets goes with --format csv")
+    head, encode = (CSV_HEAD, partial(encode_csv, is_safe=is_safe)) if kind == "csv" else (b"", encode_posts)
     if file == "-":
         if sys.stdout is None:
             raise click.ClickException("there is no standard output to write to")
         # A progress bar would mix with the posts on a terminal.
-        _export(prepare_store(loaded), sys.stdout.fileno(), shown=not sys.stdout.isatty())
+        _export(prepare_store(loaded), sys.stdout.fileno(), head, encode, shown=not sys.stdout.isatty())
         return
     with _new_file(Path(file)) as made:
         store = prepare_store(loaded)
         descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
-            exported = _export(store, descriptor)
+            exported = _export(store, descriptor, head, encode)
         finally:
             os.close(descriptor)
     click.echo(f"{pluralize(exported, 'post')} exported to {printable(file)}")
 
 
-def _export(store: Store, descriptor: int, *, shown: bool = True) -> int:
+def _export(
+    store: Store, descriptor: int, head: bytes, encode: Callable[[Iterable[PostDetails]], bytes], *, shown: bool = True
+) -> int:
     async def work() -> int:
         exported = 0
+        await write_all(descriptor, head)
         with _progress("exporting", await store.last_id(), shown=shown) as advance_to:
             async for posts in store.read_posts(batch_size=_BATCH_POSTS):
-                await write_all(descriptor, encode_posts(posts))
+                await write_all(descriptor, encode(posts))
                 exported += len(posts)
                 advance_to(posts[-1].id)
         return exported
@@ -78,9 +95,9 @@ def _export(store: Store, descriptor: int, *, shown: bool = True) -> int:
 def import_posts(*, loaded: LoadedSettings, file: str, skip_existing: bool) -> None:
     """Import posts from JSON Lines.
 
-    FILE has the format of `postd export`; without FILE, or with "-", posts are read from stdin. They keep their ids.
-    Either all posts are stored or none: an invalid line and an id that exists already are errors. The store is created
-    if it does not exist. Servers may keep running.
+    FILE has the format of `postd export`, JSON Lines; without FILE, or with "-", posts are read from stdin. They keep
+    their ids, times and authors, and get none that FILE does not have. Either all posts are stored or none: an invalid
+    line and an id that exists already are errors. The store is created if it does not exist. Servers may keep running.
     """
     with _open_input(file) as source:
         name = "standard input" if file == "-" else printable(file)

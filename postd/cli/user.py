@@ -2,19 +2,34 @@
 
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import click
+from twisted.internet.defer import Deferred, DeferredList
+from twisted.python.failure import Failure
 
 from postd.auth.user_file import Account, check_name, decode_users, make_account, remove_account, set_account
 from postd.auth.user_file_editing import edit_user_file, load_user_file
 from postd.cli.options import format_table, pluralize, with_settings
 from postd.cli.passwords import ask_password, password_option, read_password, require_valid
-from postd.errors import ConfigError, printable
+from postd.cli.with_store import prepare_store, use_store, use_stores
+from postd.errors import (
+    ConfigError,
+    NoSuchPostError,
+    NotAuthorError,
+    PostdError,
+    StoreMissingError,
+    StoreOlderError,
+    printable,
+)
 from postd.protocol.digest import HASHES
-from postd.protocol.password import hash_kind, weakness
+from postd.protocol.password import hash_kind, normalize, weakness
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings
+from postd.store.interface import Store
+
+_BATCH_POSTS = 500
 
 
 @click.group(no_args_is_help=False)
@@ -25,11 +40,12 @@ def user() -> None:
 @user.command("add")
 @click.argument("name")
 @password_option
-@with_settings("users")
+@with_settings("store", "users")
 def add_user(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> None:
     """Add a user.
 
-    The user file is created, with mode 0600, if it does not exist.
+    The user file is created, with mode 0600, if it does not exist. If posts have the name as their author already, they
+    are posts of the new account, and a line says so.
     """
 
     def check_absent(name: str, accounts: Mapping[str, Account], _: Path) -> None:
@@ -37,6 +53,7 @@ def add_user(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> None
             raise click.ClickException(f"user {name!r} exists already; {_passwd(name)} sets a new password")
 
     _set_password(loaded.settings, name, password_stdin=password_stdin, check=check_absent, done="added")
+    _report_posts(loaded, name)
 
 
 @user.command("passwd")
@@ -50,17 +67,67 @@ def set_password(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> 
 
 @user.command("remove")
 @click.argument("name")
-@with_settings("users")
-def remove_user(*, loaded: LoadedSettings, name: str) -> None:
-    """Remove a user."""
+@click.option("--posts", "with_posts", is_flag=True, help="Remove all posts of this author, too.")
+@with_settings("store", "users")
+def remove_user(*, loaded: LoadedSettings, name: str, with_posts: bool) -> None:
+    """Remove a user.
+
+    With --posts the posts of a user who is removed already are removed, too. A running server refuses the user within
+    two seconds.
+    """
     file = _user_file(loaded.settings)
     name = require_valid("the name", check_name, name)
+    store = prepare_store(loaded) if with_posts else None
 
     def remove(content: bytes, accounts: Mapping[str, Account]) -> bytes:
         _check_present(name, accounts, file)
         return remove_account(content, name)
 
-    _edit_file(file, remove, f"{printable(name)}: removed")
+    if store is None or name in decode_users(load_user_file(file) or b"", str(file)):
+        _edit_file(file, remove, f"{printable(name)}: removed")
+    if store is not None:
+        removed = use_stores([store], lambda: _remove_posts(store, name))
+        click.echo(f"{printable(name)}: {pluralize(removed, 'post')} removed from {store.description}")
+
+
+async def _remove_posts(store: Store, author: str) -> int:
+    """Remove the posts of an author; return their number."""
+    removed = 0
+
+    async def remove(post_id: int) -> None:
+        nonlocal removed
+        with suppress(NoSuchPostError, NotAuthorError):  # others have removed it
+            await store.delete_post(post_id, expected_author=author)
+            removed += 1
+
+    async for ids in store.read_ids_of(author, batch_size=_BATCH_POSTS):
+        for outcome in await DeferredList([Deferred.fromCoroutine(remove(n)) for n in ids], consumeErrors=True):
+            if isinstance(outcome[1], Failure):
+                outcome[1].raiseException()
+    return removed
+
+
+def _report_posts(loaded: LoadedSettings, name: str) -> None:
+    """Say so if posts have a name as their author. A store that does not exist has none, nor has an older one."""
+
+    async def has_posts(store: Store) -> bool:
+        async for ids in store.read_ids_of(normalize(name), batch_size=_BATCH_POSTS):
+            if ids:
+                return True
+        return False
+
+    if loaded.settings.store == "memory:":
+        return
+    try:
+        is_author = use_store(loaded, has_posts)
+    except (StoreMissingError, StoreOlderError):
+        return
+    except PostdError as error:
+        click.echo(f"postd: whether posts have the author {printable(name)} is not known: {error}", err=True)
+        return
+    if is_author:
+        remove = f"postd user remove {printable(shlex.quote(name))} --posts"
+        click.echo(f"postd: posts have the author {printable(name)} already; `{remove}` removes them", err=True)
 
 
 @user.command("list")

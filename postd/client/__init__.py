@@ -8,11 +8,11 @@ used raises a `ValueError` (`ConfigError` or `InvalidTextError`), a request that
 from postd.client.auth import Auth, AuthClient, Basic, Digest, FormLogin
 from postd.client.dpop import DPoP, load_dpop_key
 from postd.client.errors import ClientError, NoAnswerError, ProblemError, SignInError, UnusableAnswerError
-from postd.client.posts import PostClient, SeenPost
+from postd.client.posts import Post, PostClient, SeenPost
 from postd.client.tokens import BearerFile, ClientCredentials
-from postd.client.watching import Reset, Watch
+from postd.client.watching import Change, Reset, Watch
 from postd.errors import ConfigError, InvalidTextError
-from postd.model import Change, ChangeKind, Post
+from postd.model import ChangeKind
 from postd.protocol.dpop_proof import DPoPKey
 
 __all__ = [

@@ -4,7 +4,8 @@ import random
 import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from typing import Self, TypeVar, Unpack
+from datetime import datetime
+from typing import Self, TypeVar, Unpack, cast
 from urllib.parse import urljoin
 
 import msgspec
@@ -19,9 +20,9 @@ from postd.client.arguments import check_kind, check_reactor, check_text
 from postd.client.auth import Auth, AuthClient, origin_of
 from postd.client.errors import ClientError, NoAnswerError, SignInError, UnusableAnswerError
 from postd.client.responses import connection_error, decode_problem, header_fields, raise_timeout
-from postd.client.watching import Watch, WatchOptions
+from postd.client.watching import Timestamp, Watch, WatchOptions
 from postd.errors import ConfigError, InvalidTextError
-from postd.model import POST_ID_MAX, Post
+from postd.model import POST_ID_MAX
 from postd.net.http_client import single_exchange
 from postd.reactor import AnyReactor
 
@@ -45,12 +46,33 @@ _LOCATION = re.compile(r"/post/([1-9][0-9]{0,15})")
 _NEXT = re.compile(r'<([^<>]*)>[ \t]*;(?:[^<>]*;)?[ \t]*rel="?next"?(?=[ \t]*(?:[;,]|$))')
 
 
+class Post(Struct, frozen=True):
+    """A post.
+
+    Args:
+        id: the id.
+        post: the text.
+        created: when it was added. None without `meta`, and where it is unknown.
+        updated: when its text last changed; likewise.
+        author: the account that added it, `ISSUER#NAME` for a token; likewise.
+    """
+
+    id: int
+    post: str
+    created: Timestamp | None = None
+    updated: Timestamp | None = None
+    author: str | None = None
+
+
 class SeenPost(Struct, frozen=True):
-    """A post as it was read; `etag` is a value for `if_match`."""
+    """A post as it was read; `etag` is a value for `if_match`, and the rest is as in `Post`."""
 
     id: int
     post: str
     etag: str
+    created: datetime | None = None
+    updated: datetime | None = None
+    author: str | None = None
 
 
 class Response(Struct, frozen=True):
@@ -124,7 +146,7 @@ class PostClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def list(self, *, after: int = 0, page: int = 500) -> AsyncIterator[Post]:
+    async def list(self, *, after: int = 0, page: int = 500, meta: bool = False) -> AsyncIterator[Post]:
         """Yield all posts in the order of their ids.
 
         Concurrent changes may or may not be included; no post is yielded twice.
@@ -132,10 +154,12 @@ class PostClient:
         Args:
             after: yield only posts with larger ids.
             page: posts in a request, at most 1,000.
+            meta: whether the posts have times and authors.
         """
         check_kind("after", after, int, "a whole number")
         check_kind("page", page, int, "a whole number")
-        url: str | None = f"{self._list_url}?limit={page}" + (f"&after={after}" if after else "")
+        more = (f"&after={after}" if after else "") + ("&include=meta" if meta else "")
+        url: str | None = f"{self._list_url}?limit={page}{more}"
         while url is not None:
             response = await self._request("GET", url)
             posts = _decode(response, list[Post])
@@ -149,11 +173,12 @@ class PostClient:
             if url is not None and origin_of(url) != self.http.origin:
                 raise UnusableAnswerError("the link to the next page leads to another server")
 
-    async def get(self, post_id: int) -> SeenPost:
-        """Return a post."""
-        response = await self._request("GET", self._url(post_id))
+    async def get(self, post_id: int, *, meta: bool = False) -> SeenPost:
+        """Return a post, with `meta` with its times and its author."""
+        response = await self._request("GET", self._url(post_id) + ("?include=meta" if meta else ""))
         post = _decode(response, Post)
-        return SeenPost(post.id, post.post, response.fields.get("etag", ""))
+        etag = response.fields.get("etag", "")
+        return SeenPost(post.id, post.post, etag, post.created, post.updated, post.author)
 
     async def add(self, text: str, *, key: str | None = None) -> int:
         """Add a post; return its id. It is stored once, however often the request is sent.

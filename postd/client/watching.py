@@ -3,10 +3,12 @@
 import random
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Self, TypedDict, TypeVar
+from datetime import datetime
+from typing import Annotated, Any, Self, TypedDict, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
+from msgspec.structs import astuple
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.internet.protocol import Protocol, connectionDone
@@ -20,7 +22,7 @@ from twisted.web.iweb import IAgent
 from postd.client.arguments import check_kind
 from postd.client.errors import ClientError, NoAnswerError, ProblemError, SignInError, UnusableAnswerError
 from postd.client.responses import connection_error, decode_problem, header_fields, raise_timeout, read_body
-from postd.model import Change, ChangeKind
+from postd.model import ChangeKind
 from postd.protocol.event_stream import Event, EventDecoder, EventStreamError
 from postd.reactor import IReactor, Work
 
@@ -39,6 +41,10 @@ _WAIT_MIN_S, _WAIT_S, _WAIT_MAX_S = 0.1, 1.0, 30.0
 _RETRYABLE = frozenset({408, 429, 500, 502, 503, 504})
 
 
+Timestamp = Annotated[datetime, Meta(tz=True)]
+"""A time in a response."""
+
+
 class Reset(Struct, frozen=True):
     """Changes were missed that the server no longer keeps: read the list again.
 
@@ -48,9 +54,32 @@ class Reset(Struct, frozen=True):
     revision: int
 
 
+class Change(Struct, frozen=True):
+    """A change to a post, with the text after it.
+
+    Args:
+        revision: the number of the change.
+        kind: what was done.
+        id: the id of the post.
+        post: the text, None if the post was deleted.
+        created, updated, author: as for `Post`.
+    """
+
+    revision: int
+    kind: ChangeKind
+    id: int
+    post: str | None
+    created: datetime | None = None
+    updated: datetime | None = None
+    author: str | None = None
+
+
 class _EventPost(Struct):
     id: int
     post: str | None = None
+    created: Timestamp | None = None
+    updated: Timestamp | None = None
+    author: str | None = None
 
 
 class WatchOptions(TypedDict, total=False):
@@ -59,6 +88,7 @@ class WatchOptions(TypedDict, total=False):
     on_wait: Callable[[str, float], None]
     on_open: Callable[[], None]
     silent_max_s: float
+    meta: bool
 
 
 class Watch:
@@ -83,6 +113,7 @@ class Watch:
         on_wait: called with the reason of a disconnection and the seconds until the next attempt.
         on_open: called when a stream begins.
         silent_max_s: how long a stream may be silent.
+        meta: whether changes have times and authors.
     """
 
     def __init__(  # noqa: PLR0913 - all but three by name
@@ -95,13 +126,14 @@ class Watch:
         on_wait: Callable[[str, float], None] = lambda *_: None,
         on_open: Callable[[], None] = lambda: None,
         silent_max_s: float = SILENT_MAX_S,
+        meta: bool = False,
     ) -> None:
         if after is not None:
             check_kind("after", after, int, "a whole number")
         check_kind("silent_max_s", silent_max_s, (int, float), "seconds")
         self._reactor = reactor
         self._agent = agent
-        self._url = url
+        self._url = f"{url}?include=meta" if meta else url
         self._on_wait = on_wait
         self._on_open = on_open
         self._silent_max_s = silent_max_s
@@ -240,7 +272,7 @@ def _decode(event: Event) -> Change | Reset | None:
         raise UnusableAnswerError(f"the server sends a malformed event {event.kind!r}")
     if data is None:
         return Reset(revision)
-    return Change(revision, ChangeKind(event.kind), data.id, data.post)
+    return Change(revision, ChangeKind(event.kind), *astuple(data))
 
 
 class _EventStream(Protocol, TimeoutMixin):

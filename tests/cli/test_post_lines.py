@@ -1,5 +1,7 @@
 """Posts as JSON lines: encoding, decoding, and errors."""
 
+import csv
+import io
 import os
 from pathlib import Path
 
@@ -8,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_twisted import ensureDeferred
 
-from postd.cli.post_lines import LINE_MAX_BYTES, decode_post, encode_posts, read_lines, write_all
+from postd.cli.post_lines import (
+    CSV_HEAD,
+    LINE_MAX_BYTES,
+    decode_post,
+    encode_csv,
+    encode_posts,
+    read_lines,
+    write_all,
+)
 from postd.model import PostDetails
 from tests.cases import each
 from tests.store.contract import started, texts
@@ -156,3 +166,36 @@ async def test_slow_pipes_do_not_block_the_reactor() -> None:
     os.close(writing)
     assert [line for _, line in await reader] == content.splitlines()
     os.close(reading)
+
+
+def test_csv_has_quotes_where_they_are_needed_and_empty_fields_for_what_is_unknown() -> None:
+    posts = [
+        PostDetails(1, "plain", 0, 1_700_000_000_123, "alice"),
+        PostDetails(2, 'a "b", c\r\nd', author="https://idp.example#x,y"),
+        PostDetails(3, "Grüße 🚀"),
+    ]
+    assert CSV_HEAD == b"id,post,created,updated,author\r\n"
+    assert encode_csv(posts).decode() == (
+        "1,plain,1970-01-01T00:00:00.000Z,2023-11-14T22:13:20.123Z,alice\r\n"
+        '2,"a ""b"", c\r\nd",,,"https://idp.example#x,y"\r\n'
+        "3,Grüße 🚀,,,\r\n"
+    )
+
+
+@given(texts, st.none() | texts)
+def test_csv_is_read_back(text: str, author: str | None) -> None:
+    (row,) = csv.reader(io.StringIO(encode_csv([PostDetails(1, text, author=author)]).decode(), newline=""))
+    assert row == ["1", text, "", "", author or ""]
+
+
+@each("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\rx", "\nx", " =1", "\uff1d1", "\u00a0-1"])
+def test_formulas_are_prefixed_where_spreadsheets_are_named(text: str) -> None:
+    posts = [PostDetails(1, text, author=text)]
+    for is_safe, expected in ((False, text), (True, f"'{text}")):
+        (row,) = csv.reader(io.StringIO(encode_csv(posts, is_safe=is_safe).decode(), newline=""))
+        assert row == ["1", expected, "", "", expected]
+
+
+@each("text", ["1=1", "'=1", "a-b", "(1)", "é", " x"])
+def test_other_texts_are_never_prefixed(text: str) -> None:
+    assert encode_csv([PostDetails(1, text)], is_safe=True) == encode_csv([PostDetails(1, text)])

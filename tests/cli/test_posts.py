@@ -40,7 +40,8 @@ def refusal(*arguments: str, status: int, stdin: bytes = b"") -> str:
         ("update x text", "'x' is not a valid integer"),
         ("update 0 text", "0 is not in the range"),
         ("delete 9007199254740992", "is not in the range"),
-        ("delete", "Missing argument 'ID'"),
+        ("delete", "give an ID, or --author NAME"),
+        ("delete 1 --author alice", "give an ID, or --author NAME"),
         ("watch 1", "unexpected extra argument"),
     ],
 )

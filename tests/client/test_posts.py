@@ -4,13 +4,24 @@ import gzip
 import json
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet.defer import CancelledError, gatherResults
 
-from postd.client import Basic, BearerFile, Digest, NoAnswerError, Post, PostClient, ProblemError, UnusableAnswerError
+from postd.client import (
+    Basic,
+    BearerFile,
+    Digest,
+    NoAnswerError,
+    Post,
+    PostClient,
+    ProblemError,
+    SeenPost,
+    UnusableAnswerError,
+)
 from postd.client import posts as module
 from postd.client.posts import ATTEMPTS_MAX
 from postd.errors import ConfigError, InvalidTextError
@@ -69,6 +80,37 @@ async def test_list_is_read_page_by_page() -> None:
         found = [post async for post in posts.list(page=2)]
         assert found == [Post(1, "text 1"), Post(2, "text 2"), Post(5, "text 5")]
         assert server.connections == 1
+
+
+DETAILS = {"created": "2026-11-28T09:30:00.250Z", "updated": "2026-11-28T09:31:00.000Z", "author": "alice"}
+MOMENTS = datetime(2026, 11, 28, 9, 30, 0, 250_000, UTC), datetime(2026, 11, 28, 9, 31, tzinfo=UTC)
+
+
+@ensureDeferred
+async def test_posts_have_times_and_authors_if_they_are_asked_for() -> None:
+    first = {"id": 1, "post": "x", **DETAILS}
+    unknown = {"id": 2, "post": "y", "created": None, "updated": None, "author": None}
+
+    def handler(request: Request) -> bytes:
+        if request.target == "/post/1?include=meta":
+            return make_response(200, json.dumps(first), ETag='"a"')
+        if request.target == "/post?limit=1&after=0&include=meta":
+            return make_response(200, json.dumps([unknown]))
+        assert request.target == "/post?limit=1&include=meta"
+        more = "/post?limit=1&after=0&include=meta"
+        return make_response(200, json.dumps([first]), Link=f'<{more}>; rel="next"')
+
+    async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
+        assert [post async for post in posts.list(page=1, meta=True)] == [Post(1, "x", *MOMENTS, "alice"), Post(2, "y")]
+        assert await posts.get(1, meta=True) == SeenPost(1, "x", '"a"', *MOMENTS, "alice")
+
+
+@ensureDeferred
+@pytest.mark.parametrize("moment", ["yesterday", "2026-11-28T09:30:00", 7])
+async def test_malformed_time_is_unusable(moment: object) -> None:
+    body = json.dumps({"id": 1, "post": "x", **DETAILS, "created": moment})
+    async with serving(lambda _: make_response(200, body)) as server, PostClient(REACTOR, server.url) as posts:
+        assert isinstance(await error_of(posts.get(1, meta=True)), UnusableAnswerError)
 
 
 @ensureDeferred

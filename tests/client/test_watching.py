@@ -1,5 +1,6 @@
 """`PostClient.watch`: slow, broken, silent and resumed streams."""
 
+import json
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.client.server import (
     serving,
     wait_until,
 )
+from tests.client.test_posts import DETAILS, MOMENTS
 
 START = b"retry: 100\nid: 4\n\n"
 
@@ -33,6 +35,15 @@ def change(number: int, text: str = "x") -> Change:
 
 async def take(watch: Watch, number: int) -> list[Any]:
     return [await anext(watch) for _ in range(number)]
+
+
+@ensureDeferred
+async def test_changes_have_times_and_authors_if_they_are_asked_for() -> None:
+    data = json.dumps({"id": 1, "post": "x", **DETAILS})
+    stream = b"%bevent: added\nid: 5\ndata: %b\n\n" % (START, data.encode())
+    async with serving(lambda _: EVENT_STREAM + stream) as server, PostClient(REACTOR, server.url) as posts:
+        assert await take(posts.watch(meta=True), 1) == [Change(5, ChangeKind.ADDED, 1, "x", *MOMENTS, "alice")]
+        assert server.last.target == "/post/events?include=meta"
 
 
 @ensureDeferred

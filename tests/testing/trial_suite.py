@@ -97,6 +97,14 @@ class PostServerTests(TestCase):
         self.assertEqual(await posts.add("hello"), 1)
         self.assertEqual([post.post async for post in posts.list()], ["hello"])
 
+    async def test_posts_have_their_author(self) -> None:
+        posts = self.server.posts(Basic("alice", "wonderland"))
+        watch = posts.watch(after=0, meta=True)
+        post = await posts.get(await posts.add("hello"), meta=True)
+        self.assertEqual((post.author, post.created), ("alice", post.updated))
+        change = await anext(watch)
+        self.assertEqual(change, Change(1, ChangeKind.ADDED, post.id, "hello", post.created, post.updated, "alice"))
+
     async def test_write_without_credentials_is_refused(self) -> None:
         with self.assertRaises(ProblemError) as caught:
             await self.server.posts().add("hello")
