@@ -5,7 +5,7 @@ import re
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
-from typing import Self, TypeVar, Unpack, cast
+from typing import Self, TypeVar, Unpack
 from urllib.parse import urljoin
 
 import msgspec
