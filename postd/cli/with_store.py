@@ -12,7 +12,7 @@ from postd.errors import ConfigError, printable
 from postd.reactor import Work
 from postd.settings.loading import LoadedSettings
 from postd.store.interface import Store
-from postd.store.opening import create_if_missing, open_store
+from postd.store.opening import open_store
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ def create_store(store: Store) -> None:
         StoreRefusedError: as for `prepare_store`.
         StoreUnavailableError: likewise.
     """
-    if create_if_missing(store):
+    if store.prepare():
         click.echo(f"{printable(store.description)}: created, as there was none", err=True)
 
 

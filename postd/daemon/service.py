@@ -20,7 +20,7 @@ from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings, count_workers
 from postd.settings.schema import Settings
-from postd.store.opening import create_if_missing, open_store
+from postd.store.opening import open_store
 from postd.web.routing import Router
 
 _log = Logger()
@@ -69,7 +69,7 @@ def make_service(
             bound += operations.admin_listeners
         try:
             # Last: it creates the file if there is none.
-            if create_if_missing(parts.store):
+            if parts.store.prepare():
                 _log.info("store {store}: created, as there was none", store=parts.store.description)
         except StoreRefusedError as error:
             raise ConfigError(where["store"], error.why) from None

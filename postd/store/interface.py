@@ -389,8 +389,10 @@ class Lifecycle(Protocol):
     def description(self) -> str:
         """The kind and place of the store, without secrets, for the log and for messages."""
 
-    def prepare(self, *, create: bool = True) -> None:
+    def prepare(self, *, create: bool = True) -> bool:
         """Check that the store can be used; create one that does not exist, or refuse it without `create`.
+
+        Returns whether it was created.
 
         Blocks, and leaves nothing open; to be called once, before the reactor runs and before the process forks.
 

@@ -7,7 +7,7 @@ Each kind of store is imported when it is opened, because it imports libraries t
 import re
 
 import postd.linux  # noqa: F401 - refuses other systems
-from postd.errors import ConfigError, StoreMissingError
+from postd.errors import ConfigError
 from postd.reactor import IReactor
 from postd.store.interface import LoginStoreWithLifecycle, Store
 
@@ -54,16 +54,6 @@ def open_store(
         return RedisStore(address, reactor=reactor)
     shown = re.sub(r"(?<=:).*@", "***@", url, flags=re.DOTALL)
     raise ConfigError(where, f"{shown!r} is not a store; allowed: {STORE_URLS}")
-
-
-def create_if_missing(store: Store) -> bool:
-    """Prepare a store, as its method; return whether it did not exist before."""
-    try:
-        store.prepare(create=False)
-    except StoreMissingError:
-        store.prepare()
-        return True
-    return False
 
 
 def open_login_store(url: str, *, reactor: IReactor) -> LoginStoreWithLifecycle:

@@ -68,7 +68,7 @@ def test_page_has_all_cells_and_failures() -> None:
 
 def test_commands_are_read_from_readme() -> None:
     serve, test = commands()
-    assert serve.endswith("twistd -n postd")
+    assert serve.endswith("postd serve")
     assert "-m pytest" in test
 
 

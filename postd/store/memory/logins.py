@@ -97,8 +97,9 @@ class MemoryLogins:
         self._attempts: dict[bytes, _Attempts] = {}
         self._attempt_expiries = ExpiryQueue()  # of each key the first expiry
 
-    def prepare(self, *, create: bool = True) -> None:
+    def prepare(self, *, create: bool = True) -> bool:  # noqa: ARG002 - it exists
         """Do nothing: a store in memory needs no check."""
+        return False
 
     async def start(self) -> None:
         self._why_closed = ""

@@ -48,12 +48,13 @@ class RedisDatabase:
         self._connection = self._make_connection(reactor)
         self.start, self.stop = self._connection.start, self._connection.stop
         self._create = True
+        self._is_new = False
         self._last_id = self._last_revision = 0
         self.service_keys: dict[str, bytes] = {}
         self._logged_problems: set[str] = set()
         self._reads, self._writes = (FailureReporter(self._log, what, reactor) for what in ("reading", "writing"))
 
-    def prepare(self, *, create: bool = True) -> None:
+    def prepare(self, *, create: bool = True) -> bool:
         self._create = create
         if self._address.password:
             self._log.warn(
@@ -61,6 +62,7 @@ class RedisDatabase:
                 where=self.description,
             )
         run_blocking(lambda reactor: self._make_connection(reactor).try_once())
+        return self._is_new
 
     async def read_command(self, *command: object) -> Any:
         """Return the reply to a command that only reads.
@@ -187,7 +189,8 @@ class RedisDatabase:
         if found == "other":
             raise StoreRefusedError(f"{where}: it was written by a newer postd (schema {detail}; this one is {SCHEMA})")
         self.note_progress(post_id=int(detail), revision=int(revision))
-        if found == "new":
+        self._is_new = found == "new"
+        if self._is_new:
             await self._check_rights(protocol)  # to write the keys that did not exist at the first check
         if found == "diverged":
             self._log.warn(

@@ -100,8 +100,8 @@ class SqliteDatabase:
         """The connection that writes, None while the file is not open."""
         return self.committer.connection
 
-    def prepare(self, *, create: bool = True) -> None:
-        self._file.prepare(create=create)
+    def prepare(self, *, create: bool = True) -> bool:
+        return self._file.prepare(create=create)
 
     async def start(self) -> None:
         self._thread.start()

@@ -88,22 +88,28 @@ class DatabaseFile:
         self._synchronous = synchronous
         self._may_upgrade = upgrade
         self._synced = True
+        self._is_new = False
         self._busy_timeout_ms = BUSY_TIMEOUT_MS
 
-    def prepare(self, *, create: bool = False) -> None:
+    def prepare(self, *, create: bool = False) -> bool:
         """Check the file as `open_writer`, from end to end if it is not too large; upgrade it, or create it.
 
         If it may be upgraded, texts of deleted posts in its unused space are removed, too.
+
+        Returns:
+            Whether it was created.
         """
         with self._opened(create=create, check_whole=True) as connection:
             root = root_of_posts(connection)
+        is_new = self._is_new
         if not self._may_upgrade or Path(self.path).stat().st_size > SEARCHED_MAX_BYTES:
-            return
+            return is_new
         with closing(SharedFile(self.path, os.O_RDONLY)) as file:
             is_found = any(find_texts(file.descriptor, root))
         if is_found:
             with self._opened() as connection:
                 self._vacuum(connection)
+        return is_new
 
     @contextmanager
     def _opened(self, *, create: bool = False, check_whole: bool = False) -> Iterator[sqlite3.Connection]:
@@ -154,6 +160,7 @@ class DatabaseFile:
             with transaction(connection):  # another process may be creating the tables
                 self._identify(connection)
                 schema = self._schema(connection, known=len(steps))
+                self._is_new = not schema
                 if schema:
                     self._check_tables(connection, steps[:schema])
                 elif not create:  # it is being copied there perhaps

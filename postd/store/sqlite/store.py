@@ -39,11 +39,12 @@ class MemoryDatabase(SqliteDatabase):
         super().__init__(DatabaseFile("memory:", synchronous="OFF", unlinked=True), reactor=reactor, thread=thread)
         self.description = "memory:"
 
-    def prepare(self, *, create: bool = True) -> None:  # noqa: ARG002 - the file is created when it is opened
+    def prepare(self, *, create: bool = True) -> bool:  # noqa: ARG002 - the file is created when it is opened
         try:
             Path(tempfile.mkdtemp(prefix="postd-")).rmdir()
         except OSError as error:
             raise StoreRefusedError(f"memory: needs a folder for temporary files: {error.strerror}") from None
+        return False
 
     def _open(self, *, create: bool = True) -> None:
         folder = tempfile.mkdtemp(prefix="postd-")
