@@ -60,7 +60,7 @@ def show_method(method: bytes) -> str:
 
 
 def show_target(target: bytes, path: bytes, route: str | None, file: bytes | None, *, missing: bool = False) -> str:
-    """Return the redacted path and query of a request target, without white space: `/post/~7`, `/post?limit=20&~37`.
+    """Return the redacted path and query of a request target, without white space: `/private/~7`, `/post?limit=20&~37`.
 
     Kept are the segments of the route, numeric ids, the path of an existing file, numeric paging parameters, and the
     segments of a path that is `missing` (404) if they do not look like secrets.
