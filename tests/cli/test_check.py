@@ -166,9 +166,10 @@ def test_unusable_listeners_are_reported(folder: Path) -> None:
         assert words in lines[0]
     (folder / "postd.toml").write_text('listen = ["tcp:1"]\n[admin]\nlisten = ["tcp:1"]')
     assert check("-c", "postd.toml")[2] == "postd: postd.toml: admin.listen[0]: tcp:1 occurs twice\n"
-    (folder / "postd.toml").write_text('[log]\nfile = "nowhere/log"')
-    words = f"postd.toml: log.file: {folder}/nowhere/log: its folder does not exist"
-    assert check("-c", "postd.toml")[1][0] == f"settings: {words}"
+    for key in ("file", "access_file"):
+        (folder / "postd.toml").write_text(f'[log]\n{key} = "nowhere/log"')
+        words = f"postd.toml: log.{key}: {folder}/nowhere/log: its folder does not exist"
+        assert check("-c", "postd.toml")[1][0] == f"settings: {words}"
     for listen in (
         "tcp:8080:interface=127.0.0.1",
         "tcp6:1:interface=\\\\:\\\\:1",
