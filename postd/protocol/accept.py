@@ -76,7 +76,8 @@ def _compare(value: bytes) -> bool:
 
 _compare_cached = lru_cache(_CACHE_MAX)(_compare)
 
-_QUOTED = re.compile(rb'"(?:[^"\\]|\\.)*+"?', re.DOTALL)  # or one that is not closed, up to the end
+_QUOTED_TEXT = rb'"[^"\\]*(?:\\.[^"\\]*)*"?'  # or one that is not closed, up to the end
+_QUOTED = re.compile(_QUOTED_TEXT, re.DOTALL)
 _TEXT_RANGE = re.compile(rb"(?:\A|,)[ \t]*(text/html|text/plain|text/\*|\*/\*)[ \t]*((?:;[^,]*)?)(?=,|\Z)")
 
 
@@ -117,5 +118,5 @@ def decode_media_ranges(value: bytes) -> Iterator[MediaRange]:
             yield MediaRange(parts[0], {name: text.strip(b'"') for name, _, text in pairs if name != b"q"}, weight)
 
 
-_ELEMENT = re.compile(rb'(?:[^,"]|"(?:[^"\\]|\\.)*+"?)+', re.DOTALL)
-_PART = re.compile(rb'(?:[^;"]|"(?:[^"\\]|\\.)*+"?)+', re.DOTALL)
+_ELEMENT = re.compile(rb'(?:[^,"]|%b)+' % _QUOTED_TEXT, re.DOTALL)
+_PART = re.compile(rb'(?:[^;"]|%b)+' % _QUOTED_TEXT, re.DOTALL)
