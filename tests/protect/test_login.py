@@ -1051,7 +1051,7 @@ class StoreFailureTests:
 
     def test_read_only_store_keeps_sessions_valid(self, api: InMemoryApi) -> None:
         session_id = sign_in(api)
-        result_of(api.store.database.write_queue.close())  # as when the disk is full
+        result_of(api.store.database.committer.queue.close())  # as when the disk is full
         api.clock.advance(120)
         assert is_signed_in(api, session_id)
         self.check_503(send_form(api))

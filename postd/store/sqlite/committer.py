@@ -1,12 +1,21 @@
-"""Commit batches of writes to the file of a store: the writing connection, and all that a commit needs."""
+"""Commit writes to the file of a store, in batches: the writing connection, and all that a commit needs.
+
+Batches are committed in a thread of their own, because a commit waits for the disk. Batches of rows that are not
+synced, such as the counts of Digest nonces, are committed on the reactor's thread, unless the commit would have to wait
+for another process or for a checkpoint. In the writer thread such a batch takes three times as much CPU time, because
+the two threads pass Python's lock to each other at each system call.
+"""
 
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from twisted.internet.defer import Deferred, succeed
+from twisted.internet.interfaces import IReactorTime
+
 from postd.errors import StoreUnavailableError
-from postd.store.group_commit import Outcome
+from postd.store.group_commit import GroupCommit, Outcome
 from postd.store.sqlite.batches import InsertRow, Write, run_batch
 from postd.store.sqlite.commit_detector import CommitDetector
 from postd.store.sqlite.database_file import BUSY_TIMEOUT_MS, DatabaseFile, transaction
@@ -14,6 +23,7 @@ from postd.store.sqlite.errors import is_locked, unavailable
 from postd.store.sqlite.file_locks import identity_of
 from postd.store.sqlite.read_cache import ReadCache
 from postd.store.sqlite.write_turn import WriteTurn
+from postd.store.sqlite.writer_thread import WriterThread
 
 T = TypeVar("T")
 
@@ -36,31 +46,38 @@ class _WouldWaitError(Exception):
 
 
 class Committer:
-    """The writing connection to a file.
+    """The writing connection to a file, and the queue of writes.
 
     Its methods run in the writer thread, or on the reactor's thread while the writer thread is idle.
 
     Args:
         file: the file of the store.
         cache: is informed of each commit, and emptied when another file is opened.
+        thread: the writer thread.
+        clock: the reactor.
 
     Attributes:
+        queue: the writes that wait for their commit.
         connection: None while the file is not open.
         detector: detects commits of all processes; None while the file is not open, or if it has no shared memory.
         not_open: the reason why the file is not open, for errors.
     """
 
-    def __init__(self, file: DatabaseFile, cache: ReadCache) -> None:
+    def __init__(self, file: DatabaseFile, cache: ReadCache, thread: WriterThread, clock: IReactorTime) -> None:
         self._file = file
         self._cache = cache
+        self._thread = thread
+        self.queue: GroupCommit[Write] = GroupCommit(self._commit, clock=clock)
         self.connection: sqlite3.Connection | None = None
         self.detector: CommitDetector | None = None
         self.not_open = f"{file.path}: not open yet"
         self._turn: WriteTurn | None = None
+        self._synced, self._busy_timeout_ms = True, BUSY_TIMEOUT_MS
 
     def open(self, *, create: bool) -> None:
         """Open the file at its path for writing; it raises what `DatabaseFile.open_writer` raises."""
         self.connection, held = self._file.open_writer(create=create)
+        self._synced, self._busy_timeout_ms = True, BUSY_TIMEOUT_MS
         self._turn = WriteTurn(held.file)
         with suppress(OSError):
             self.detector = CommitDetector(held.path)
@@ -68,6 +85,7 @@ class Committer:
 
     def close(self, *, stopping: bool = False) -> str:
         """Close the file, after its readers; return what `DatabaseFile.close_writer` returns."""
+        self._busy_timeout_ms = -1  # which it changes
         if self.connection is not None and (why := self._file.close_writer(self.connection, stopping=stopping)):
             return why
         self.connection = self._turn = None
@@ -76,48 +94,44 @@ class Committer:
             self.detector = None
         return ""
 
-    def commit_at_once(self, writes: Sequence[Write]) -> Sequence[Outcome] | None:
-        """Commit a batch without waiting for another process or for the disk.
+    def _commit(self, writes: Sequence[Write]) -> Deferred[Sequence[Outcome]]:
+        """Commit a batch: on the reactor's thread if it does not have to wait there, else in the writer thread."""
+        if not self._thread.pending and self._may_be_quick(writes):
+            with suppress(_WouldWaitError):
+                return succeed(self._commit_batch(writes, may_wait=False))
+        return self._thread.run(self._commit_batch, writes)
 
-        Returns:
-            None if it cannot be committed without waiting. Then nothing of it is committed.
-
-        Raises:
-            StoreUnavailableError: it cannot be committed.
-        """
+    def _may_be_quick(self, writes: Sequence[Write]) -> bool:
+        """Return whether a batch can be committed without waiting for the disk."""
         detector = self.detector
         if detector is None or len(writes) > _QUICK_ROWS_MAX:
-            return None
+            return False
         for write in writes:
             if write.synced or not isinstance(write.run, InsertRow):
-                return None
+                return False
         frames, copied = detector.log_frames()
         # A commit that restarts the log syncs it, and so does the checkpoint after a commit that makes it long.
-        if not copied < frames < _CHECKPOINT_FRAMES - _FRAMES_OF_A_ROW_MAX * len(writes):
-            return None
-        try:
-            return self.commit(writes, may_wait=False)
-        except _WouldWaitError:
-            return None
+        return copied < frames < _CHECKPOINT_FRAMES - _FRAMES_OF_A_ROW_MAX * len(writes)
 
-    def commit(self, writes: Sequence[Write], *, may_wait: bool = True) -> Sequence[Outcome]:
+    def _commit_batch(self, writes: Sequence[Write], *, may_wait: bool = True) -> Sequence[Outcome]:
         """Commit a batch in one transaction.
 
         Raises:
             StoreUnavailableError: it cannot be committed.
             _WouldWaitError: it has to wait for another process, and `may_wait` is False.
         """
-        connection, turn, file = self.connection, self._turn, self._file
+        connection, turn = self.connection, self._turn
         if connection is None or turn is None:
             raise StoreUnavailableError(self.not_open)
         self._check_place()
         try:
-            file.set_synchronous(connection, synced=any(write.synced for write in writes))
+            self._set_synchronous(connection, synced=any(write.synced for write in writes))
             with turn.turn(may_wait=may_wait) as waited_s:
                 if waited_s is None:
                     raise _WouldWaitError
-                file.set_busy_timeout(connection, _remaining_timeout_ms(waited_s) if may_wait else 0)
-                with transaction(connection, "BEGIN IMMEDIATE"):  # one that reads first cannot wait for a lock
+                self._set_busy_timeout(connection, _remaining_timeout_ms(waited_s) if may_wait else 0)
+                connection.execute("BEGIN IMMEDIATE")  # a transaction that reads first cannot wait for a lock
+                with connection:  # commits, or undoes it on an error
                     before = b"" if self.detector is None else self.detector.read()
                     outcomes = run_batch(writes, connection)
                     self._check_place()  # again, after seconds of waiting perhaps
@@ -128,9 +142,21 @@ class Committer:
         except sqlite3.Error as error:
             if not may_wait and is_locked(error):
                 raise _WouldWaitError from None
-            raise unavailable(error, file.path) from None
+            raise unavailable(error, self._file.path) from None
         except OSError as error:
-            raise StoreUnavailableError(f"{file.path}: {error.strerror}") from None
+            raise StoreUnavailableError(f"{self._file.path}: {error.strerror}") from None
+
+    def _set_synchronous(self, connection: sqlite3.Connection, *, synced: bool) -> None:
+        """Make the next commits wait for the disk, or for the operating system only."""
+        if synced != self._synced and self._file.synchronous == "FULL":
+            connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
+            self._synced = synced
+
+    def _set_busy_timeout(self, connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
+        """Set how long the next statements wait for the lock of another process; 0: they fail at once."""
+        if busy_timeout_ms != self._busy_timeout_ms:
+            connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
+            self._busy_timeout_ms = busy_timeout_ms
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run a function in a transaction that locks nothing of the file; return its result.
@@ -158,7 +184,7 @@ class Committer:
         self._check_place()
         try:
             with turn.turn():
-                file.set_busy_timeout(connection, _ALONE_TIMEOUT_MS)
+                self._set_busy_timeout(connection, _ALONE_TIMEOUT_MS)
                 return work(connection, turn.descriptor)
         except sqlite3.Error as error:
             raise unavailable(error, file.path) from None

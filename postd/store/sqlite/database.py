@@ -1,12 +1,7 @@
-"""An SQLite file that is open: reads on the reactor's thread, group commit of writes.
+"""An SQLite file that is open: reads on the reactor's thread; writes are committed by `postd.store.sqlite.committer`.
 
 A read takes a few microseconds; a hop to a thread and back costs more. The reading connection therefore never waits for
 a lock: where another process has locked the whole file, a read is retried a few times and then fails.
-
-Writes are committed in a thread of their own, because a commit waits for the disk. Batches of rows that are not synced,
-such as the counts of Digest nonces, are committed on the reactor's thread, unless the commit would have to wait for
-another process or for a checkpoint. In the writer thread such a batch takes three times as much CPU time, because the
-two threads pass Python's lock to each other at each system call.
 """
 
 import os
@@ -16,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from typing import Any, TypeVar
 
-from twisted.internet.defer import CancelledError, Deferred, succeed
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
@@ -24,7 +19,6 @@ from twisted.python.failure import Failure
 from postd.errors import StoreBusyError, StoreMissingError, StoreRefusedError, StoreUnavailableError
 from postd.reactor import IReactor
 from postd.store.failure_reporter import FailureReporter
-from postd.store.group_commit import GroupCommit, Outcome
 from postd.store.interface import OperationObserver, ignore_operation
 from postd.store.replaced_texts import ReplacedTexts
 from postd.store.sqlite.batches import Write
@@ -59,7 +53,6 @@ class SqliteDatabase:
         observer: is called with each read and write.
         committer: commits the writes, by the connection that writes.
         reader: the connection that reads, None while the file is not open.
-        write_queue: the writes that wait for their commit.
         file_check: calls `check_file` each second.
         service_keys: cache of the keys in this file; emptied when another file is opened.
         deleted_texts: removes texts of deleted posts from unused space of the file.
@@ -82,7 +75,7 @@ class SqliteDatabase:
         self._reactor = reactor
         self._thread = thread or WriterThread(reactor)
         self._cache = ReadCache()
-        self.committer = Committer(file, self._cache)
+        self.committer = Committer(file, self._cache, self._thread, reactor)
         self.reader: sqlite3.Connection | None = None
         self.service_keys: dict[str, bytes] = {}
         self._batch_reads = 0
@@ -93,7 +86,6 @@ class SqliteDatabase:
         self.deleted_texts = DeletedTexts(self.run_on_file, clock=reactor)
         self.replaced_texts = ReplacedTexts(shared_memory)
         self._reads, self._writes = (FailureReporter(self._log, what, reactor) for what in ("reading", "writing"))
-        self.write_queue: GroupCommit[Write] = GroupCommit(self._commit, clock=reactor)
 
     @property
     def writer(self) -> sqlite3.Connection | None:
@@ -122,7 +114,7 @@ class SqliteDatabase:
         if self._opening is not None:
             self._opening.addErrback(lambda _: None)
             self._opening.cancel()
-        await self.write_queue.close()
+        await self.committer.queue.close()
         self.committer.not_open = f"{self.description}: closed"
         self._close_reader()
         await self._thread.run(self._close)
@@ -212,7 +204,7 @@ class SqliteDatabase:
         began = time.perf_counter()
         failed = False
         try:
-            result: T = await self.write_queue.submit(Write(write, synced, changes))
+            result: T = await self.committer.queue.submit(Write(write, synced, changes))
         except StoreUnavailableError as error:
             failed = True
             if not isinstance(error, StoreBusyError):  # one line per request would add to the overload
@@ -312,11 +304,3 @@ class SqliteDatabase:
         """Close everything (in the writer thread, after its last batch)."""
         self._close_reader()
         self.committer.close(stopping=True)
-
-    def _commit(self, writes: Sequence[Write]) -> Deferred[Sequence[Outcome]]:
-        """Commit a batch: on the reactor's thread if it does not have to wait there, else in the writer thread."""
-        if not writes[0].synced and self._thread.is_idle:
-            outcomes = self.committer.commit_at_once(writes)
-            if outcomes is not None:
-                return succeed(outcomes)
-        return self._thread.run(self.committer.commit, writes)

@@ -76,6 +76,7 @@ class DatabaseFile:
 
     Attributes:
         path: where the file is looked for.
+        synchronous, unlinked: as the arguments.
         held: the file that was found there, None while none is open.
     """
 
@@ -85,11 +86,9 @@ class DatabaseFile:
         self.path = path
         self.unlinked = unlinked
         self.held: HeldFile | None = None
-        self._synchronous = synchronous
+        self.synchronous = synchronous
         self._may_upgrade = upgrade
-        self._synced = True
         self._is_new = False
-        self._busy_timeout_ms = BUSY_TIMEOUT_MS
 
     def prepare(self, *, create: bool = False) -> bool:
         """Check the file as `open_writer`, from end to end if it is not too large; upgrade it, or create it.
@@ -176,7 +175,6 @@ class DatabaseFile:
             if 0 < schema < SCHEMA_WITHOUT_TEXTS:
                 self._vacuum(connection)
             connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-            self._synced, self._busy_timeout_ms = True, BUSY_TIMEOUT_MS
             connection.execute("SELECT count(*) FROM sqlite_master")  # opens the -wal and -shm files
             held.claim()
 
@@ -215,7 +213,7 @@ class DatabaseFile:
     def _empty_log(self, writer: sqlite3.Connection, busy_timeout_ms: int) -> str:
         """Copy the write-ahead log into the file and empty it; return why that is not possible."""
         try:
-            self.set_busy_timeout(writer, busy_timeout_ms)
+            writer.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
             return "" if empty_log(writer) else "another program reads it"
         except sqlite3.Error as error:
             return str(error)
@@ -244,18 +242,6 @@ class DatabaseFile:
         if self.held is None:
             raise StoreUnavailableError(f"{self.path}: not open")
         return self._open(self.held, "ro", set_up)
-
-    def set_synchronous(self, connection: sqlite3.Connection, *, synced: bool) -> None:
-        """Make the next commits wait for the disk, or for the operating system only."""
-        if synced != self._synced and self._synchronous == "FULL":
-            connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
-            self._synced = synced
-
-    def set_busy_timeout(self, connection: sqlite3.Connection, busy_timeout_ms: int) -> None:
-        """Set how long the next statements of the writer wait for the lock of another process; 0: they fail at once."""
-        if busy_timeout_ms != self._busy_timeout_ms:
-            connection.execute(f"PRAGMA busy_timeout = {busy_timeout_ms}")
-            self._busy_timeout_ms = busy_timeout_ms
 
     def _create_if_missing(self) -> None:
         """Create the empty file with mode 0600: SQLite would use the umask, and the file will hold secrets."""
@@ -322,7 +308,7 @@ class DatabaseFile:
 
     def _set_journal(self, connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA secure_delete = ON")  # what is deleted is overwritten
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")  # first: the other writes to the file
+        connection.execute(f"PRAGMA synchronous = {self.synchronous}")  # first: the other writes to the file
         mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
         if mode != "wal":
             raise StoreRefusedError(

@@ -14,12 +14,16 @@ T = TypeVar("T")
 
 
 class WriterThread:
-    """A thread that runs functions one after the other. Cheaper for each batch than a thread pool of one."""
+    """A thread that runs functions one after the other. Cheaper for each batch than a thread pool of one.
+
+    Attributes:
+        pending: how many functions are queued or running.
+    """
 
     def __init__(self, reactor: IReactor) -> None:
         self._reactor = reactor
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._pending = 0
+        self.pending = 0
         self._thread: Thread | None = None
 
     def start(self) -> None:
@@ -28,15 +32,10 @@ class WriterThread:
         self._thread = Thread(target=self._work, name="postd-writer")
         self._thread.start()
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether no function is queued or running."""
-        return not self._pending
-
     def run(self, function: Callable[..., T], *args: object) -> Deferred[T]:
         """Run a function in the thread; the Deferred fires with its result, on the reactor's thread."""
         result: Deferred[T] = Deferred()
-        self._pending += 1
+        self.pending += 1
 
         def job() -> None:
             try:
@@ -49,7 +48,7 @@ class WriterThread:
         return result
 
     def _end(self, result: Deferred[T], outcome: T | Failure) -> None:
-        self._pending -= 1
+        self.pending -= 1
         result.callback(outcome)
 
     def stop(self) -> None:
