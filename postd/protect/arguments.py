@@ -44,7 +44,7 @@ def words(name: str, values: object, *, may_be_empty: bool = False) -> tuple[str
 
 
 def among(name: str, values: object, known: Collection[str]) -> tuple[str, ...]:
-    """Return several texts, each one of those that are known, without repetitions."""
+    """Return several known texts, without repetitions."""
     texts = words(name, values)
     for text in texts:
         if text not in known:
@@ -53,7 +53,7 @@ def among(name: str, values: object, known: Collection[str]) -> tuple[str, ...]:
 
 
 def choice(name: str, value: object, known: Collection[str]) -> str:
-    """Return a text, one of those that are known."""
+    """Return a known text."""
     return among(name, (value,), known)[0]
 
 

@@ -37,7 +37,7 @@ class FailureLimits(Struct, frozen=True):
 
 
 class Authentication:
-    """The portal, its checkers with the parts that these share, and the guards of resources.
+    """The portal, its checkers with their common parts, and the guards of resources.
 
     Args:
         schemes: the schemes in force, in the order of their challenges.
@@ -51,7 +51,7 @@ class Authentication:
         users_changed: called at the start, and each time that the user file has changed.
         places: stand before the names of options of schemes in errors, by scheme name.
         threads: where passwords are verified, in place of threads of its own.
-        portal: the portal of all guards, in place of one of its own.
+        portal: the portal of all guards, in place of a new one.
         mounted: the resources of an application, whose paths its site has.
         previous: on a reload, the object that this one replaces when it is started.
 
@@ -88,7 +88,7 @@ class Authentication:
     ) -> None:
         self._limits, self._users_changed, self._places = limits, users_changed, places or {}
         self._previous = previous if previous is not None and previous.running else None
-        # Parts of replaced objects in which authentications may still run, and when the last of these has ended.
+        # Parts of replaced objects in which authentications may still run, and when the last authentication has ended.
         self._replaced: list[tuple[float, Background | StockChecker]] = []
         if previous is None:
             self.threads = threads or HashThreads(reactor)
@@ -204,7 +204,7 @@ class Authentication:
         self.threads.stop()
 
     def end_waits(self) -> None:
-        """End all logins that wait for others or for a checker, after `stop` and that of the store."""
+        """End all logins that wait for other logins or for a checker, after `stop` and after the store has stopped."""
         self.context.throttle.wake_all()
         for checker in (self.context.passwords, *(part for _, part in self._replaced)):
             if isinstance(checker, StockChecker):
@@ -220,7 +220,7 @@ class Authentication:
     def replaced_by(self, passwords: Checker) -> list[tuple[float, Background | StockChecker]]:
         """Return the parts in which authentications may still run when an object with this checker replaces this one.
 
-        Each has the time, of the reactor, when the last of these has ended.
+        Each has the time, of the reactor, when the last authentication has ended.
         """
         now = self.context.reactor.seconds()
         parts: list[Background | StockChecker] = [background for _, background in self.background]
@@ -241,10 +241,7 @@ class Authentication:
     def credentials(
         self, rule: Collection[str | Scheme], described: ProtectedResource
     ) -> tuple[list[CredentialFactory], list[CredentialReader]]:
-        """Return the credential factories and readers of a resource, of which those of one scheme are required.
-
-        `rule` has the schemes, or their names.
-        """
+        """Return the credential factories and the readers of a resource, by a rule: its schemes, or their names."""
         allowed = [parts for scheme, parts in self._parts if scheme.name in rule or scheme in rule]
         makers = [parts.make_factories for parts in allowed if parts.make_factories is not None]
         factories = [factory for make in makers for factory in make(described)]
@@ -261,7 +258,7 @@ class Authentication:
     ) -> Guard:
         """Return a guard before a resource, made by `guard`: credentials of one scheme of the rule are required.
 
-        With `users`, they have to be of one of these accounts.
+        With `users`, the credentials have to be of an account among them.
         """
         factories, readers = self.credentials(rule, described)
         return guard(self.portal, factories, resource, readers=readers, clients=described.clients, users=users)
@@ -272,7 +269,7 @@ class Authentication:
         """Return the pages of the schemes by path without the first slash; `protected` has all resources with rules.
 
         Raises:
-            ConfigError: a page's first path segment is one of those that are `taken`, or two schemes have a page with
+            ConfigError: a page's first path segment is `taken`, or two schemes have a page with
                 the same path.
         """
         pages: dict[str, Page] = {}
@@ -292,7 +289,7 @@ class Authentication:
 
 
 def load_users(path: str, store: LoginStore, previous: UserDirectory | None = None) -> UserDirectory:
-    """Return the accounts of a user file, "" for none; on a reload those of before if the file has the same path.
+    """Return the accounts of a user file, "" for none; on a reload the previous accounts if the file has the same path.
 
     The sessions of users whose password changes, or who are removed, end.
 

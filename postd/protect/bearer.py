@@ -38,7 +38,7 @@ class AcceptedTokens:
 
     Args:
         realm: the realm of the challenges.
-        issuers: those whose tokens are accepted.
+        issuers: the issuers of accepted tokens.
         mounted: the resources of an application, whose paths its site has.
 
     Attributes:

@@ -49,9 +49,9 @@ class TrustedIssuer(Struct, frozen=True):
         """Return the issuer.
 
         Raises:
-            ConfigError: one of its files cannot be used.
+            ConfigError: a file of the issuer cannot be used.
         """
-        from postd.auth.bearer import Issuer, read_secret  # noqa: PLC0415 - see above
+        from postd.auth.bearer import Issuer, read_secret  # noqa: PLC0415 - imports treq and joserfc
 
         try:
             return Issuer(
@@ -108,7 +108,7 @@ def issuer(  # noqa: PLR0913 - the keys of a table
         dpop: tokens that are bound to a key (RFC 9449): "refuse" them, "accept" them in addition to bearer tokens, or
             "require" them.
         mtls: the same for tokens that are bound to a client certificate (RFC 8705).
-        ca_file: a PEM file with root certificates, trusted in addition to those of the system.
+        ca_file: a PEM file with root certificates, trusted in addition to the root certificates of the system.
         introspection_endpoint: the URL for opaque tokens (RFC 7662); "" to refuse them.
         client_id: the client identifier of the program there.
         client_secret_file: a file whose first line is its secret.
@@ -157,7 +157,7 @@ def check_issuers(issuers: object) -> tuple[TrustedIssuer, ...]:
     """Return the issuers of a `Protection`, which must differ.
 
     Raises:
-        ValueError: one of them is not a result of `issuer()`, or is there twice.
+        ValueError: a value is not a result of `issuer()`, or an issuer is there twice.
     """
     listed = tuple(issuers) if isinstance(issuers, Iterable) and not isinstance(issuers, str) else (None,)
     known = set[str]()

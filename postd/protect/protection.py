@@ -230,7 +230,7 @@ class Protection:
         If the store does not answer within `STORE_WAIT_MAX_S`, connecting continues in the background.
 
         Raises:
-            ValueError: the store refuses access, is not one of postd, or was written by a newer version.
+            ValueError: the store refuses access, is not a store of postd, or was written by a newer version.
         """
         if self._opening is not None:
             raise RuntimeError("a Protection is started once")
@@ -312,10 +312,10 @@ class Protection:
         Args:
             users: another user file in place of the present one; a checker in place of a checker.
             issuers: all issuers from now on.
-            failures: as for `Protection`, like the others; None for no change.
-            address_failures: likewise.
-            account_failures: likewise.
-            window_s: likewise.
+            failures: as for `Protection`; None for no change.
+            address_failures: as for `Protection`; None for no change.
+            account_failures: as for `Protection`; None for no change.
+            window_s: as for `Protection`; None for no change.
 
         Raises:
             ValueError: an argument or a file is invalid; nothing has changed.
@@ -358,7 +358,7 @@ class Protection:
             resource: the resource to protect. `postd.protect.identity` returns the client of a request.
             schemes: one or more of "basic", "digest", "session", "bearer" and schemes of the application's own;
                 credentials of any one are sufficient.
-            users: the users who have access; others get 403. Empty for all. The owner of a token is `ISSUER#NAME`.
+            users: the users who have access; other users get 403. Empty for all. The owner of a token is `ISSUER#NAME`.
             read_scope: the scope that a token needs for safe methods (RFC 9110 §9.2.1), words separated by spaces; ""
                 for the `read_scope` of its issuer.
             write_scope: the scope that a token needs for other methods, likewise.
@@ -433,7 +433,7 @@ class Protection:
         return isinstance(self._users, str | os.PathLike)
 
     def _use(self, schemes: Sequence[SchemeName | Scheme]) -> None:
-        """Check that schemes can be used; put those in force that an application gives as values."""
+        """Check that schemes can be used; put the schemes in force that an application gives as values."""
         own = list[Scheme]()
         for scheme in schemes:
             self._check_scheme(scheme)

@@ -33,10 +33,10 @@ def wsgi(
     Args:
         protection: authenticates the requests.
         application: the WSGI application.
-        schemes: as for `Protection.protect`, like the others.
-        users: likewise.
-        read_scope: likewise.
-        write_scope: likewise.
+        schemes: as for `Protection.protect`.
+        users: as for `Protection.protect`.
+        read_scope: as for `Protection.protect`.
+        write_scope: as for `Protection.protect`.
 
     Raises:
         ValueError: an argument is invalid; the message names it.

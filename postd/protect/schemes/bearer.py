@@ -57,8 +57,8 @@ class Bearer(Scheme, frozen=True):
         if not self.issuers:
             return SchemeParts((_NoIssuer(),), AcceptedTokens(context.realm, (), context.mounted).make_factories)
         # It imports treq and joserfc: a sixth of the modules of a server without issuers.
-        from postd.auth.bearer import BearerChecker  # noqa: PLC0415 - as the comment says
-        from postd.protect.schemes.issuers import Issuers  # noqa: PLC0415 - as the comment says
+        from postd.auth.bearer import BearerChecker  # noqa: PLC0415 - for issuers alone
+        from postd.protect.schemes.issuers import Issuers  # noqa: PLC0415 - for issuers alone
 
         issuers = [issuer.make(context.reactor) for issuer in self.issuers]
         tokens = AcceptedTokens(context.realm, issuers, context.mounted)
@@ -70,7 +70,7 @@ class Bearer(Scheme, frozen=True):
         background = Issuers({(one.url, each.jwks_uri): one for one, each in zip(issuers, self.issuers, strict=True)})
         return SchemeParts((checker,), tokens.make_factories, make_pages=make_pages, background=background)
 
-    def secrets(self, deployment: Deployment) -> str | None:  # noqa: ARG002 - as in `Scheme`
+    def secrets(self, deployment: Deployment) -> str | None:  # noqa: ARG002 - other schemes need it
         return "tokens" if self.issuers else None
 
     def problems(self, deployment: Deployment) -> Iterator[str]:
@@ -105,7 +105,7 @@ class Bearer(Scheme, frozen=True):
     def check(self) -> NetworkCheck | None:
         if not self.issuers:
             return None
-        from postd.protect.schemes.issuers import check_issuers  # noqa: PLC0415 - as in `make`
+        from postd.protect.schemes.issuers import check_issuers  # noqa: PLC0415 - for issuers alone
 
         return partial(check_issuers, self.issuers)
 

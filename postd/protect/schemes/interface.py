@@ -43,8 +43,8 @@ class ClientCode(Struct, frozen=True):
     Args:
         argument: the keyword argument of a request.
         before: the lines before the request.
-        imports: the imports that these need from the standard library.
-        more_imports: those from other packages.
+        imports: the imports of these lines from the standard library.
+        more_imports: the imports from other packages.
     """
 
     argument: str = ""
@@ -59,11 +59,11 @@ class SchemeDescription(Struct, frozen=True, eq=False):
     Args:
         title: its name for people.
         security: its Security Scheme Object (OpenAPI 3.1.0 §4.8.27).
-        curl: the words of a sample's command line that give its credentials; those of the user `SAMPLE_USER`.
+        curl: the words of a sample's command line that give the credentials of the user `SAMPLE_USER`.
         httpx: the same for a program with httpx; None for no such sample.
         treq: the same for a program with treq.
         errors: statuses and reasons of the errors that it adds to an operation.
-        write_errors: those that it adds to operations that write.
+        write_errors: the same for operations that write.
         headers: the header fields that it adds to replies at times.
     """
 
@@ -124,7 +124,7 @@ class Context(Struct, frozen=True):
         realm: the protection space.
         store: keeps sessions, nonces and failures.
         users: the user file.
-        accounts: the accounts that may have sessions: those of the user file, or of a checker in its place.
+        accounts: the accounts that may have sessions, of the user file or of a checker in its place.
         passwords: checks names and passwords.
         throttle: limits failures.
         clients: resolves the client's address behind proxies.
@@ -206,7 +206,7 @@ class Scheme(Struct, frozen=True, forbid_unknown_fields=True):
         """Yield a sentence for each problem of its options."""
         yield from ()
 
-    def account_problems(self, accounts: Mapping[str, Account], realm: str) -> Iterator[str]:  # noqa: ARG002 - as above
+    def account_problems(self, accounts: Mapping[str, Account], realm: str) -> Iterator[str]:  # noqa: ARG002 - for subclasses
         """Yield a sentence for each problem of the user file, where an access rule has this scheme."""
         yield from ()
 
