@@ -335,7 +335,7 @@ class DatabaseFile:
                 "has ended"
             )
 
-    def _upgrade(self, connection: sqlite3.Connection, steps: list[str]) -> None:
+    def _upgrade(self, connection: sqlite3.Connection, steps: Sequence[str]) -> None:
         copy = ""
         with transaction(connection, "BEGIN IMMEDIATE"):  # other processes wait, and find it upgraded
             schema = self._schema(connection, known=len(steps))
@@ -394,7 +394,7 @@ class DatabaseFile:
             )
         return schema
 
-    def _check_tables(self, connection: sqlite3.Connection, steps: list[str]) -> None:
+    def _check_tables(self, connection: sqlite3.Connection, steps: Sequence[str]) -> None:
         """Raise StoreRefusedError if the file lacks a part of its schema, dropped with the sqlite3 shell perhaps."""
         missing = _find_missing(connection, steps)
         if missing or connection.execute("SELECT count(*) FROM version").fetchone() != (1,):
@@ -411,10 +411,11 @@ def _mebibytes(connection: sqlite3.Connection) -> str:
     return f"{size_of(connection) // 2**20 + 1} MiB"
 
 
-def schema_steps() -> list[str]:
+@cache
+def schema_steps() -> tuple[str, ...]:
     """Return the schema files, in order: step n leads from schema n-1 to schema n."""
     folder = resources.files("postd.store.sqlite") / "schema"
-    return [step.read_text("utf-8") for step in sorted(folder.iterdir(), key=lambda file: file.name)]
+    return tuple(step.read_text("utf-8") for step in sorted(folder.iterdir(), key=lambda file: file.name))
 
 
 def _apply_step(connection: sqlite3.Connection, step: str) -> None:

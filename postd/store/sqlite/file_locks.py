@@ -44,8 +44,16 @@ def identity_of(path: str) -> Identity | None:
 def open_descriptors() -> set[tuple[str, Identity | None]]:
     """Return the descriptors of this process, and their files; none without /proc."""
     with suppress(FileNotFoundError):
-        return {(name, identity_of(f"/proc/self/fd/{name}")) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208
+        return {(name, _identity_of_descriptor(int(name))) for name in os.listdir("/proc/self/fd")}  # noqa: PTH208
     return set()
+
+
+def _identity_of_descriptor(descriptor: int) -> Identity | None:
+    try:
+        status = os.fstat(descriptor)
+    except OSError:  # that of the list itself
+        return None
+    return Identity(status.st_dev, status.st_ino)
 
 
 class LockBytes:

@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import sys
 import time
+from collections.abc import Sequence
 
 from twisted.logger import capturedLogs, formatEvent
 
@@ -36,14 +37,14 @@ class DiesWithTheCopyInPlace(DatabaseFile):
 
 
 class DiesBeforeTheCommit(DatabaseFile):
-    def _check_tables(self, connection: sqlite3.Connection, steps: list[str]) -> None:
+    def _check_tables(self, connection: sqlite3.Connection, steps: Sequence[str]) -> None:
         if len(steps) == NEWEST:
             die()
         super()._check_tables(connection, steps)
 
 
 class DiesAfterTheCommit(DatabaseFile):
-    def _upgrade(self, connection: sqlite3.Connection, steps: list[str]) -> None:
+    def _upgrade(self, connection: sqlite3.Connection, steps: Sequence[str]) -> None:
         super()._upgrade(connection, steps)
         die()
 
