@@ -17,7 +17,7 @@ A rule with "open" requires no credentials. Where credentials of a scheme in use
 """
 
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from msgspec import Struct
@@ -151,11 +151,15 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
         router.add(board, read=guard_by(read, board_resource), write=writing)
         documented.append(Board.app)
 
+    @cache
+    def make_scheme_pages() -> SchemePages:  # takes 1 ms
+        return SchemePages(pages_of_schemes)
+
     def make_docs() -> Any:
         from postd.web.openapi.docs import Docs  # noqa: PLC0415 - takes 10 to 20 ms, and many servers are never asked
 
         return Docs(
-            documented,
+            [*documented, make_scheme_pages().app],
             {scheme.name: scheme.description for scheme in authentication.schemes},
             read=read,
             write=write,
@@ -166,7 +170,7 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
         )
 
     router.add_on_demand([b"openapi.json", b"docs"], make_docs)
-    scheme_pages = SchemePages(authentication.make_pages(protected, router.segments))
-    router.add(scheme_pages)
-    documented.append(scheme_pages.app)
+    pages_of_schemes = authentication.make_pages(protected, router.segments)
+    segments = {path.partition("/")[0].encode("ascii") for path in pages_of_schemes}
+    router.add_on_demand([*segments], make_scheme_pages)
     return router
