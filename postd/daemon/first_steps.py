@@ -47,10 +47,11 @@ def no_accounts_notice(loaded: LoadedSettings) -> tuple[str, str]:
     options, restart = [*loaded.options], ""
     if not loaded.settings.users:
         options += ["-u", _NEW_FILE]
-        restart = f" Then start the server again with <code>-u {_NEW_FILE}</code>."
+        restart = f"<p>Then stop the server, and start it with <code>-u {_NEW_FILE}</code> in addition.</p>\n"
     command = shlex.join([_program(), "user", "add", SAMPLE_USER, *options])
     none = "There are no accounts yet, so no password is accepted."
-    return f"{none} This command adds one: <code>{escape(command)}</code>{restart}", none
+    how = f"<p>{none} This command adds one:</p>\n<pre><code>{escape(command)}</code></pre>\n{restart}"
+    return how, f"<p>{none}</p>\n"
 
 
 def _program() -> str:

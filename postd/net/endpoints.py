@@ -1,5 +1,6 @@
 """Decode endpoint strings and bind their ports; an error is one line with the setting, the endpoint and the cause."""
 
+import errno
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -167,5 +168,6 @@ def decode_endpoint(description: str, where: str, reactor: Any) -> IStreamServer
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+        cure = "; stop the program that uses it, or give another endpoint with --listen"
+        return error.strerror + (cure if error.errno == errno.EADDRINUSE else "")
     return f"{error}" or type(error).__name__

@@ -34,7 +34,7 @@ from postd.protocol.local_path import encode_local_path
 _FORM = Template(read_file(__package__, "login.html"))
 _BUTTON = Template(read_file(__package__, "logout.html"))
 _NEXT_FIELD = Template('<input type="hidden" name="next" value="$path">\n')
-_NOTICE = Template('<p class="notice">$content</p>\n')
+_NOTICE = Template('<div class="notice">\n$content</div>\n')
 _ALERT = Template('<p class="alert" id="alert" role="alert">$why</p>\n')
 
 _log = Logger()
@@ -52,7 +52,7 @@ class LoginViews:
         sign_in: the path of the form.
         after: the path to redirect to after a sign-in without a `next`.
         below_form: HTML below the form.
-        links: HTML below that, for clients that prefer HTML.
+        links: HTML between the two, for clients that prefer HTML.
         no_accounts: HTML above the form for these clients while there are no accounts: for those on this machine, and
             for all others.
         has_accounts: returns whether there are accounts.
@@ -196,14 +196,15 @@ class LoginViews:
         """
         back = _decode_next(fields)
         user = fields.get("username", [""])[0]
+        notice = "" if browser is None else self._notice(browser)
         parts = {
             "login": escape(self._paths["login"]),
             "next": "" if back is None else _NEXT_FIELD.substitute(path=escape(back.decode("ascii"))),
-            "notice": "" if browser is None else self._notice(browser),
+            "notice": notice,
             "alert": _ALERT.substitute(why=escape(why)) if why else "",
-            "username": f' value="{escape(user)}"' if why else " autofocus",
+            "username": f' value="{escape(user)}"' if why else "" if notice else " autofocus",
             "password": ' aria-describedby="alert" autofocus' if why else "",
-            "below": self._below_form + ("" if browser is None else self._links),
+            "below": ("" if browser is None else self._links) + self._below_form,
         }
         return make_html_response(status, "Sign in", _FORM.substitute(parts), site_name=self._realm, headers=headers)
 

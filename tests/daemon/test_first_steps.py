@@ -101,7 +101,7 @@ def test_command_adds_an_account_to_the_user_file_of_the_server(
         config = "etc/postd.toml"
     loaded = load_settings(config, options, folder)
     here, elsewhere = no_accounts_notice(loaded)
-    assert elsewhere == "There are no accounts yet, so no password is accepted."
+    assert elsewhere == "<p>There are no accounts yet, so no password is accepted.</p>\n"
     command, *restart = [unescape(part.partition("</code>")[0]) for part in here.split("<code>")[1:]]
     words = shlex.split(command)
     assert Path(words[0]).name == "postd"

@@ -246,7 +246,8 @@ def test_empty_list_of_endpoints_is_refused(listen: Bind) -> None:
 
 def test_port_in_use_is_refused_with_its_endpoint(listen: Bind, taken_port: int) -> None:
     description = f"tcp:{taken_port}:interface=127.0.0.1"
-    assert listen.refusal(description) == f"--listen: {description}: cannot listen: Address already in use"
+    why = "Address already in use; stop the program that uses it, or give another endpoint with --listen"
+    assert listen.refusal(description) == f"--listen: {description}: cannot listen: {why}"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from postd.auth.portal import CoroutinePortal
 from postd.http.peer import PeerResolver
 from postd.protect import identity
 from postd.protect.bearer import METADATA_PATH, AcceptedTokens
-from postd.protect.guard import AUTHORIZATION_MAX_BYTES, Guard, ProtectedResource, Realm
+from postd.protect.guard import AUTHORIZATION_MAX_BYTES, Guard, OpenGuard, ProtectedResource, Realm
 from postd.protect.mounted import MountedResources
 from postd.protocol.jwk import KeySet, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt, TokenPolicy
@@ -393,11 +393,12 @@ class ShownAccount(Resource):
 
     def render(self, request: Any) -> bytes:
         client = identity(request)
-        assert client is not None
-        return client.account.encode()
+        return b"no one" if client is None else client.account.encode()
 
 
-def make_server(*, read: str = "", write: str = "", users: frozenset[str] = frozenset()) -> Worker:
+def make_server(
+    *, read: str = "", write: str = "", users: frozenset[str] = frozenset(), make_guard: type[Guard] = Guard
+) -> Worker:
     """Make a server with the keys of `MINT` and the given scopes."""
     clock = Clock()
     clock.rightNow = MINT.now()
@@ -408,7 +409,7 @@ def make_server(*, read: str = "", write: str = "", users: frozenset[str] = froz
     tokens = AcceptedTokens("postd", [issuer], MountedResources())
     tokens.with_metadata = True
     portal = CoroutinePortal(Realm(), [BearerChecker([issuer], now=clock.seconds)])
-    guard = Guard(
+    guard = make_guard(
         portal, tokens.make_factories(ProtectedResource(clients)), ShownAccount(), clients=clients, users=users
     )
     return Worker(make_site(guard, clock=clock), clock)
@@ -421,6 +422,21 @@ class AvailableKeysTests:
         answer = ask(make_server(), method, "/", headers=bearer(MINT.token()))
         assert (answer.status, answer.headers.get("www-authenticate")) == (200, None)
         assert answer.body == (b"" if method == "HEAD" else f"{ISSUER}#alice".encode())
+
+    def test_token_is_checked_where_none_is_required(self) -> None:
+        server = make_server(write="post:write", make_guard=OpenGuard)
+        cross_site = {"Sec-Fetch-Site": "cross-site"}  # a browser sends no token by itself
+        for method, headers, status, body in (
+            ("GET", {}, 200, b"no one"),
+            ("GET", bearer(MINT.token()), 200, f"{ISSUER}#alice".encode()),
+            ("POST", bearer(MINT.token(scope="post:write")) | cross_site, 200, f"{ISSUER}#alice".encode()),
+            ("POST", bearer(MINT.token()), 403, b"Forbidden\n"),
+            ("POST", {}, 200, b"no one"),
+            ("GET", {"Authorization": "Basic eDp5"}, 200, b"no one"),
+        ):
+            answer = ask(server, method, "/", headers=headers)
+            assert (answer.status, answer.body) == (status, body)
+        check_challenged(ask(server, "GET", "/", headers=bearer("x")), challenge(INVALID))
 
     def test_expired_token_has_an_error_description(self) -> None:
         """Expired token has an error description (reference: Bearer, B3)."""

@@ -29,7 +29,7 @@ class Form(Scheme, frozen=True):
         sign_in: the path of the form.
         after: the path to redirect to after a sign-in without a `next`.
         below: HTML below the form.
-        links: HTML below that, for clients that prefer HTML.
+        links: HTML between the two, for clients that prefer HTML.
         no_accounts: HTML above the form for these clients while there are no accounts: what clients on this machine
             get, and what all others get; empty for none.
     """
