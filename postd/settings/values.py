@@ -75,7 +75,7 @@ def _check_page_path(value: str) -> str:
     return value
 
 
-RESERVED_SEGMENTS = ("post", "login", "home", "logout", "board", "docs", "openapi.json", ".well-known")
+RESERVED_SEGMENTS = ("post", "login", "home", "logout", "board", "feed.atom", "docs", "openapi.json", ".well-known")
 """First segments of postd's own paths, which pages must not have; some are reserved for later versions."""
 
 

@@ -1,9 +1,20 @@
 """The authors of posts: who may change a post, and who sees the names (`[api] own`, `moderators`, `show_authors`)."""
 
+from enum import Enum
+
 from msgspec import Struct
 
 from postd.auth.identity import Identity
 from postd.http.interface import Request
+
+
+class Form(Enum):
+    """A form of posts in responses; the value is the end of its entity tags."""
+
+    PLAIN = b""
+    DETAILED = b"-meta"
+    ANONYMOUS = b"-anonymous"
+    """With details, but without authors."""
 
 
 class Authorship(Struct, frozen=True):
@@ -30,9 +41,9 @@ class Authorship(Struct, frozen=True):
         """Return whether the request may change a post of an author."""
         return self.expected_author(request) in {None, author}
 
-    def shows_authors(self, request: Request) -> bool:
-        """Return whether the response to a request may name authors."""
-        return self.shown_to_all or request.identity is not None
+    def form(self, request: Request) -> Form:
+        """Return the form with details for a request: authors are named, or they are not."""
+        return Form.DETAILED if self.shown_to_all or request.identity is not None else Form.ANONYMOUS
 
 
 UNRESTRICTED = Authorship()

@@ -25,7 +25,8 @@ from postd.http.responses import StreamedResponse, make_streamed_response
 from postd.http.urlencoded import decode_query, parse_number
 from postd.model import Change
 from postd.store.interface import PostStore
-from postd.web.forms import Form, encode_change
+from postd.web.authorship import Form
+from postd.web.forms import encode_change
 
 POLL_EVERY_S = 0.1
 """The longest time until a change is noticed."""

@@ -1,7 +1,6 @@
 """The forms of posts in responses: as in the spec, or with their details (`?include=meta`; reference: Post API)."""
 
 from collections.abc import Iterable, Mapping
-from enum import Enum
 from functools import lru_cache
 
 import orjson
@@ -9,15 +8,19 @@ import orjson
 from postd.http.errors import Problem
 from postd.model import Change, PostDetails
 from postd.protocol.timestamp import format_timestamp
+from postd.web.authorship import Authorship, Form
+
+REVALIDATE = {b"Cache-Control": b"no-cache"}
+"""Caches may store the response, and revalidate it by its `ETag` each time."""
+
+NO_STORE = {b"Cache-Control": b"private, no-store"}
 
 
-class Form(Enum):
-    """A form of posts; the value is the end of its entity tags."""
-
-    PLAIN = b""
-    DETAILED = b"-meta"
-    ANONYMOUS = b"-anonymous"
-    """With details, but without authors."""
+def caching_of(form: Form, authorship: Authorship, *, private: bool) -> Mapping[bytes, bytes]:
+    """Return the header fields for caches of responses with posts in a form; `private` if reading needs credentials."""
+    if private or (form is Form.DETAILED and not authorship.shown_to_all):
+        return NO_STORE
+    return {**REVALIDATE, b"Vary": b"Authorization, Cookie"} if form is Form.ANONYMOUS else REVALIDATE
 
 
 def decode_include(parameters: Mapping[str, list[str]]) -> bool:

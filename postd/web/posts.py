@@ -1,7 +1,7 @@
 """The post API (spec: Post API; reference: Post API)."""
 
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from http import HTTPStatus
 
@@ -17,10 +17,10 @@ from postd.http.responses import JSON, TEXT, Response, StreamedResponse, make_no
 from postd.http.urlencoded import decode_number, decode_query
 from postd.model import POST_ID_MAX, Post, PostDetails
 from postd.store.interface import PostStore
-from postd.web.authorship import UNRESTRICTED, Authorship, author_of
+from postd.web.authorship import UNRESTRICTED, Authorship, Form, author_of
 from postd.web.body import decode_text
 from postd.web.events import Events
-from postd.web.forms import Form, decode_include, encode_single
+from postd.web.forms import NO_STORE, caching_of, decode_include, encode_single
 from postd.web.idempotency import IdempotencyKeys
 from postd.web.lists.list_forms import ANONYMOUS_LIST, DETAILED_LIST
 from postd.web.lists.post_lists import WHOLE, PostLists, Span
@@ -33,12 +33,9 @@ LIMIT_MAX = 1000
 ENCODED_MAX = 2048
 """Limit on cached single posts: at most some 3 MiB."""
 
-_REVALIDATE = {b"Cache-Control": b"no-cache"}  # caches may store it, and revalidate it by its ETag each time
-_NO_STORE = {b"Cache-Control": b"private, no-store"}
-
-_ADDED = make_response(HTTPStatus.CREATED, TEXT, b"Success a Post!\n", _NO_STORE)
-_UPDATED = make_response(HTTPStatus.OK, TEXT, b"Update a Post!\n", _NO_STORE)
-_DELETED = make_response(HTTPStatus.OK, TEXT, b"Delete a Post!\n", _NO_STORE)
+_ADDED = make_response(HTTPStatus.CREATED, TEXT, b"Success a Post!\n", NO_STORE)
+_UPDATED = make_response(HTTPStatus.OK, TEXT, b"Update a Post!\n", NO_STORE)
+_DELETED = make_response(HTTPStatus.OK, TEXT, b"Delete a Post!\n", NO_STORE)
 
 
 def _numbers_up_to(most: int) -> str:
@@ -102,7 +99,8 @@ class PostApi:
         self._work = work
         self._generation = events.begin_generation()
         self._authorship = authorship
-        self._caching = _NO_STORE if private else _REVALIDATE
+        self._caching_of = partial(caching_of, authorship=authorship, private=private)
+        self._caching = self._caching_of(Form.PLAIN)
         self._lists = PostLists(store, self._caching, work=work)
         self._lists_with_details: dict[Form, PostLists] = {}
         self._idempotency = IdempotencyKeys(now)
@@ -124,15 +122,7 @@ class PostApi:
         Raises:
             Problem: 400, for another value of `include`.
         """
-        if not decode_include(parameters):
-            return Form.PLAIN
-        return Form.DETAILED if self._authorship.shows_authors(request) else Form.ANONYMOUS
-
-    def _caching_of(self, form: Form) -> Mapping[bytes, bytes]:
-        """Return the header fields for caches of responses with posts in a form."""
-        if form is Form.ANONYMOUS:
-            return {**self._caching, b"Vary": b"Authorization, Cookie"}
-        return _NO_STORE if form is Form.DETAILED and not self._authorship.shown_to_all else self._caching
+        return self._authorship.form(request) if decode_include(parameters) else Form.PLAIN
 
     def _find_lists(self, form: Form) -> PostLists:
         if form is Form.PLAIN:

@@ -9,6 +9,7 @@
 | the path of a `[[page]]`, and all below | `folder.Folder` or `name_pages.show_name` | its rule |
 | the path of a `[[page]]` with `forward` | `forward_auth.admit` | `forward_auth.ForwardAuth`, by its rule |
 | `/.well-known/oauth-protected-resource`, and below | `SchemePages`, with those of `postd.protect.bearer` | |
+| `/feed.atom` | `feed.Feed` | the read rule of `/post` |
 | `/openapi.json`, `/docs` | `openapi.docs.Docs` | |
 | anything else | 404 | |
 
@@ -34,6 +35,8 @@ from postd.web.authorship import UNRESTRICTED, Authorship
 from postd.web.board.views import Board
 from postd.web.cors import Cors
 from postd.web.events import Events
+from postd.web.feed import PATH as FEED_PATH
+from postd.web.feed import Feed
 from postd.web.forward_auth import ForwardAuth, admit
 from postd.web.name_pages import Home, show_name
 from postd.web.posts import PostApi
@@ -114,6 +117,8 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
     protected: list[tuple[Collection[str], ProtectedResource]] = [(api_rule, api_resource)]
     if has_board:
         protected.append((api_rule, board_resource))
+    feed_resource = ProtectedResource(clients, FEED_PATH)
+    protected.append(({*read, *(judged if "open" in read else ())}, feed_resource))
     for page in pages:
         if page.forward:
             # It protects the whole origin that the proxy forwards, whose paths are unknown here.
@@ -132,6 +137,10 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
     router.add_page("/home", home.show, of_home)
     api = PostApi(store, events, work, now=now, authorship=authorship, private="open" not in read)
     router.add(api, read=guard_by(read, api_resource), write=guard_by(write, api_resource))
+    private = "open" not in read
+    feed = Feed(store, clients, work, authorship=authorship, title=realm, private=private, has_board=has_board)
+    router.add(feed, read=guard_by(read, feed_resource), write=None)
+    documented.append(Feed.app)
     if has_board:
         to_write = (one.description for one in authentication.schemes if one.name in write)
         scheme = None if "open" in write else next(to_write, None)

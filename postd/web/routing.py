@@ -30,7 +30,7 @@ _ID = re.compile(rb"[1-9][0-9]{,14}")
 """A last segment that each converter of ids accepts: it has fewer digits than `POST_ID_MAX`. No route has it as a name.
 """
 
-API_SEGMENTS = (b"post", b".well-known", b"openapi.json")
+API_SEGMENTS = (b"post", b"feed.atom", b".well-known", b"openapi.json")
 """First path segments of the API."""
 
 _API = [[b"", segment] for segment in API_SEGMENTS]

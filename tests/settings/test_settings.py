@@ -545,7 +545,18 @@ def test_error_names_file_and_key_and_what_is_allowed(folder: Path, toml: str | 
     "path",
     [
         *("a", "/", "//a", "/a/", "/a//b", "/a/../b", "/./a", "/a b", "/ä", "/a?b", "/a%62", ""),
-        *("/post", "/post/x", "/login", "/home", "/logout", "/board", "/docs", "/openapi.json", "/.well-known/x"),
+        *(
+            "/post",
+            "/post/x",
+            "/login",
+            "/home",
+            "/logout",
+            "/board",
+            "/feed.atom",
+            "/docs",
+            "/openapi.json",
+            "/.well-known/x",
+        ),
     ],
 )
 def test_invalid_or_reserved_page_path_is_refused(folder: Path, path: str) -> None:

@@ -6,7 +6,8 @@ from typing import Any
 from msgspec import Struct
 
 from postd.store.interface import Page
-from postd.web.forms import Form, encode_anonymous, encode_detailed
+from postd.web.authorship import Form
+from postd.web.forms import encode_anonymous, encode_detailed
 from postd.web.lists.encoded_piece import encode_posts
 
 

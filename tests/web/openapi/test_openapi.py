@@ -68,6 +68,8 @@ REQUESTS: list[tuple[str, str, str, dict[str, Any]]] = [
     ("GET", "/post?include=meta", "/post", {}),
     ("GET", "/post/1?include=meta", "/post/{id}", {}),
     ("GET", "/post/1?include=more", "/post/{id}", {}),
+    ("GET", "/feed.atom", "/feed.atom", {}),
+    ("GET", "/feed.atom", "/feed.atom", {"headers": {"If-None-Match": "*"}}),
     ("GET", "/post/1", "/post/{id}", {"headers": _OTHER_ETAG}),
     ("GET", "/post/9", "/post/{id}", {}),
     ("PUT", "/post/1", "/post/{id}", {"body": post_body("uno"), "headers": JSON}),
@@ -340,7 +342,7 @@ class SecurityTests:
         document = read(make(settings))
         for method, path, operation in operations(document):
             expected: list[str] = []
-            if path.startswith(("/post", "/board")):
+            if path.startswith(("/post", "/feed.atom", "/board")):
                 expected = reading if method == "GET" else writing
             elif path == "/home":
                 expected = ["session"]
