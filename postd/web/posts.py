@@ -151,11 +151,11 @@ class PostApi:
 
     @app.route("/post/<post_id:post_id>", methods=["GET"])
     async def get_post(self, request: Request, post_id: int) -> Response:
-        form = self._form(request, decode_query(request)) if b"?" in request.uri else Form.PLAIN
-        if form is Form.PLAIN:
-            encoded = self._encode_post(await self._store.get_post(post_id))
-        else:
+        if b"?" in request.uri and decode_include(decode_query(request)):
+            form = self._authorship.form(request)
             encoded = self._encode_details(await self._store.get_details(post_id), form)
+        else:
+            encoded = self._encode_post(await self._store.get_post(post_id))
         return encoded.not_modified if is_not_modified(request, encoded.etag) else encoded.ok
 
     def _encode_post_uncached(self, post: Post) -> _EncodedPost:
