@@ -131,11 +131,15 @@ class LoginsBusyError(ServerBusyError):
 
 
 class IssuerUnavailableError(PostdError):
-    """An issuer of access tokens is needed and does not answer."""
+    """An issuer of access tokens is needed and does not answer.
 
-    def __init__(self, issuer: str) -> None:
-        super().__init__(issuer)
+    `retry_after_s` is how long the issuer wants no further request, 0 if it has not said.
+    """
+
+    def __init__(self, issuer: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(issuer, retry_after_s)
         self.issuer = issuer
+        self.retry_after_s = retry_after_s
 
 
 _NAMES_MAX = 10

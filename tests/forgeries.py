@@ -19,7 +19,7 @@ from joserfc import jwe
 from joserfc.jwk import RSAKey
 from msgspec import Struct
 
-from tests.issuer import ABSENT, Key, Mint, b64, make_token, unb64
+from tests.issuer import ABSENT, EMPTY, Key, Mint, b64, make_token, unb64
 
 FORGED_SUB = "mallory-7c1e5f"
 FORGED_EMAIL = "mallory-2b9d40@forged.example"
@@ -264,8 +264,6 @@ class Forger:
             "an object": {"rsa": True},
             "a number": 0,
             "true": True,
-            "null": None,
-            "empty": "",
             "a path": "../../../../dev/null",
             "an absolute path": "/dev/null",
             "SQL": "x' UNION SELECT 'key' -- ",
@@ -292,7 +290,6 @@ class Forger:
             "crit exp": {"crit": ["exp"], "exp": self._now + 600},
             "crit alg": {"crit": ["alg"]},
             "crit a string": {"crit": "exp"},
-            "crit null": {"crit": None},
             "crit an object": {"crit": {"exp": True}},
             "b64 false without crit": {"b64": False},
             "b64 false": {"crit": ["b64"], "b64": False},
@@ -318,8 +315,6 @@ class Forger:
             "of an introspection answer": "token-introspection+jwt",
             "JWE": "JWE",
             "JOSE+JSON": "JOSE+JSON",
-            "empty": "",
-            "null": None,
             "a list": ["at+jwt"],
             "a number": 1,
             "application/ alone": "application/",
@@ -415,7 +410,6 @@ class Forger:
                 "a string": str(self._now),
                 "true": True,
                 "a list": [1],
-                "null": None,
                 "10**400": 10**400,
             }.items():
                 claim: dict[str, Any] = {name: value}
@@ -452,7 +446,7 @@ class Forger:
         yield "sub twice", self._raw(claims=self._json(sub=f'"admin", "sub": "{FORGED_SUB}"'))
 
     def other_claims(self) -> Made:
-        proofs: dict[str, Any] = {"jkt": {"jkt": "x" * 43}, "x5t": {"x5t#S256": "x" * 43}, "null": None}
+        proofs: dict[str, Any] = {"jkt": {"jkt": "x" * 43}, "x5t": {"x5t#S256": "x" * 43}, "a list": ["x"]}
         for name, value in proofs.items():
             yield f"bound to a key of its owner, cnf {name}", self.token(cnf=value)
         for typ in ("JWT", ABSENT):
@@ -618,7 +612,12 @@ def make_good_tokens(mint: Mint) -> dict[str, str]:
     made = {f"signed with {kid}": token(kid) for kid in ("rsa", "pss", "ec", "ed-1", "ed-2")}
     made |= {f"typ {typ}": token(header={"typ": typ}) for typ in ("at+jwt", "JWT", "jwt", "AT+JWT")}
     made |= {f"kid absent, {kid}": token(kid, {"kid": ABSENT}) for kid in ("rsa", "pss", "ec")}
+    for name in ("kid", "typ", "jwk", "x5c", "cty"):
+        made |= {f"{name} {json.dumps(empty)}": token(header={name: empty}) for empty in EMPTY}
+    for name in ("nbf", "iat", "cnf", "jti", "scp", "nonce", "azp", "events"):
+        made |= {f"{name} {json.dumps(empty)}": token(header={"typ": "JWT"}, **{name: empty}) for empty in EMPTY}
     made |= {
+        "crit null": token(header={"crit": None, "b64": None}),
         "typ absent": token(header={"typ": ABSENT}),
         "typ a whole media type in odd case": token(header={"typ": "Application/At+Jwt"}),
         "exp a float": token(exp=now + 60.25),

@@ -33,6 +33,9 @@ from tests.helpers import PATIENCE_S, wait_until
 ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "absent"})()
 """A header member or a claim with this value is left out."""
 
+EMPTY: tuple[Any, ...] = (None, "", [], {})
+"""What serializers of whole objects write for a member that is absent."""
+
 WAIT_MAX_S = PATIENCE_S
 
 _CURVES: Mapping[str, Any] = {"ES256": ec.SECP256R1(), "ES384": ec.SECP384R1()}

@@ -10,7 +10,7 @@ For any application of `twisted.cred`, not only this server's:
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from hashlib import blake2b
 
@@ -39,7 +39,17 @@ from postd.protocol.bearer import decode_scope
 from postd.protocol.certificate import certificate_thumbprint
 from postd.protocol.dpop import Proof, ProofError, decode_proof
 from postd.protocol.jwk import KeySet
-from postd.protocol.jwt import AccessToken, ExpiredTokenError, Jwt, NotJwtError, TokenError, TokenPolicy, decode_jwt
+from postd.protocol.jwt import (
+    AccessToken,
+    EncryptedError,
+    ExpiredTokenError,
+    Introspected,
+    Jwt,
+    NotJwtError,
+    TokenError,
+    TokenPolicy,
+    decode_jwt,
+)
 from postd.reactor import IReactor
 from postd.store.interface import LoginStore
 
@@ -74,6 +84,7 @@ class Issuer:
         ca_file: a PEM file of root certificates to trust beside the platform's; empty for none.
         read_scope, write_scope: the scopes that a token needs for reading and for writing, separated by spaces.
         introspection_endpoint: the URL for opaque tokens (RFC 7662); if empty, they are refused.
+        introspect: "all" sends JWTs there, too, and needs no keys.
         client_id, client_secret: this server's credentials at the introspection endpoint; empty for none.
         now: the wall clock, by which tokens expire, in seconds since the epoch.
 
@@ -81,6 +92,7 @@ class Issuer:
         url: its identifier.
         keys: the source of its keys.
         introspector: for opaque tokens, None without an `introspection_endpoint`.
+        verifies: whether JWTs are verified with its keys; otherwise they are introspected.
 
     Raises:
         ConfigError: `ca_file` cannot be used.
@@ -97,6 +109,7 @@ class Issuer:
         read_scope: str = "",
         write_scope: str = "",
         introspection_endpoint: str = "",
+        introspect: Introspected = "opaque",
         client_id: str = "",
         client_secret: str = "",
         now: Callable[[], float] = time.time,
@@ -105,8 +118,10 @@ class Issuer:
         self.policy = policy
         self._scopes = tuple((scope, decode_scope(scope)) for scope in (read_scope, write_scope))
         self._now = now
-        fetcher = Fetcher(reactor, ca_file=ca_file)
-        self.keys = KeySource(policy.issuer, fetcher, reactor=reactor, jwks_uri=jwks_uri)
+        self.verifies = introspect != "all"
+        fetcher = Fetcher(reactor, ca_file=ca_file, now=now)
+        may_lack_keys = bool(introspection_endpoint) and not jwks_uri
+        self.keys = KeySource(policy.issuer, fetcher, reactor=reactor, jwks_uri=jwks_uri, optional=may_lack_keys)
         self.introspector: Introspector | None = None
         if introspection_endpoint:
             self.introspector = Introspector(
@@ -120,8 +135,14 @@ class Issuer:
             )
 
     def start(self) -> None:
-        """Fetch its keys, and refresh them from now on."""
-        self.keys.start()
+        """Fetch its keys, and refresh them from now on, if JWTs are verified with them."""
+        if self.verifies:
+            self.keys.start()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether tokens can be checked: the keys are there, or not needed."""
+        return not self.verifies or self.keys.is_ready
 
     def stop(self) -> None:
         """Stop refreshing, and cancel running fetches."""
@@ -155,7 +176,8 @@ class Issuer:
         self.policy.check_header(jwt)
         keys = await self.keys.find(jwt)
         if not keys:
-            raise TokenError("no key of the issuer matches the token")
+            none = "the issuer publishes no keys, and its JWTs are not introspected (introspect)"
+            raise TokenError(none if self.keys.current is None else "no key of the issuer matches the token")
         if not any(key.verify(jwt) for key in keys):
             raise TokenError("its signature is wrong")
         return self.policy.check_claims(jwt, self._now())
@@ -298,10 +320,17 @@ class BearerChecker(Checker):
         try:
             jwt = decode_jwt(credentials.token)
         except NotJwtError:
-            return await self._introspect(credentials, throttle)
+            return await self._introspect(credentials, throttle, self._issuers.values())
+        except EncryptedError:
+            unread = [issuer for issuer in self._issuers.values() if not issuer.verifies]
+            if not unread:
+                raise
+            return await self._introspect(credentials, throttle, unread)
         issuer = self._issuers.get(jwt.issuer)
         if issuer is None:
             raise TokenError("iss is not a trusted issuer")
+        if not issuer.verifies:
+            return await self._introspect(credentials, throttle, [issuer], jwt)
         try:
             accepted = _Accepted(issuer, await issuer.accept(jwt), issuer.keys.current)
         except TokenError as error:
@@ -309,24 +338,28 @@ class BearerChecker(Checker):
         self._verified.put(digest, accepted, until=issuer.policy.ends_at(accepted.token))
         return accepted
 
-    async def _introspect(self, credentials: BearerCredentials, throttle: Throttle | None) -> _Accepted:
-        """Introspect an opaque token; count a failure if all issuers refuse it.
+    async def _introspect(
+        self,
+        credentials: BearerCredentials,
+        throttle: Throttle | None,
+        issuers: Iterable[Issuer],
+        jwt: Jwt | None = None,
+    ) -> _Accepted:
+        """Introspect a token at issuers that may have issued it; count a failure if all refuse it.
 
         No failure is counted if an issuer is unavailable, because the token may be from that issuer.
         """
-        introspectors = [
-            (issuer, issuer.introspector) for issuer in self._issuers.values() if issuer.introspector is not None
-        ]
+        introspectors = [(issuer, issuer.introspector) for issuer in issuers if issuer.introspector is not None]
         if not introspectors:
             raise TokenError("it is opaque, and no issuer has an introspection_endpoint")
         if throttle is None:
-            return _cached(introspectors, credentials.token) or await _introspect(introspectors, credentials)
+            return _cached(introspectors, credentials.token) or await _introspect(introspectors, credentials, jwt)
         attempt = await throttle.admit(address_keys(credentials.address))
         accepted = _cached(introspectors, credentials.token)
         if accepted is None:
             attempt = await throttle.reserve(attempt)
             try:
-                accepted = await _introspect(introspectors, credentials)
+                accepted = await _introspect(introspectors, credentials, jwt)
             except TokenError:
                 await throttle.record_failure(attempt)
                 raise
@@ -349,13 +382,15 @@ def _cached(introspectors: _Introspectors, token: str) -> _Accepted | None:
     return None
 
 
-async def _introspect(introspectors: _Introspectors, credentials: BearerCredentials) -> _Accepted:
+async def _introspect(introspectors: _Introspectors, credentials: BearerCredentials, jwt: Jwt | None) -> _Accepted:
     """Ask the issuers about a token, one after the other: an opaque token does not name its issuer."""
     reason: TokenError | None = None
     unavailable: IssuerUnavailableError | LoginsBusyError | None = None
     for issuer, introspector in introspectors:
         try:
-            return _Accepted(issuer, await introspector.introspect(credentials.token, credentials.address))
+            if jwt is not None:
+                issuer.policy.check_type(jwt)
+            return _Accepted(issuer, await introspector.introspect(credentials.token, credentials.address, jwt))
         except ExpiredTokenError as error:
             raise type(error)(f"{issuer.url}: {error}") from None
         except TokenError as error:

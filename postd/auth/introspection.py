@@ -1,4 +1,4 @@
-"""Token introspection: asks an issuer about opaque tokens (RFC 7662; reference: Bearer)."""
+"""Token introspection: asks an issuer about tokens (RFC 7662; reference: Bearer)."""
 
 import hashlib
 import math
@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from urllib.parse import quote_plus
 
-import orjson
 from twisted.internet.defer import CancelledError, TimeoutError  # noqa: A004 - Twisted's
 from twisted.logger import Logger
 
@@ -16,7 +15,8 @@ from postd.errors import IssuerUnavailableError, LoginsBusyError
 from postd.fair_queue import Semaphore
 from postd.net.fetching import Fetched, Fetcher, FetchError, RepeatFilter, UnusableError
 from postd.protocol.host import client_network
-from postd.protocol.jwt import AccessToken, TokenError, TokenPolicy
+from postd.protocol.jwt import AccessToken, Jwt, TokenError, TokenPolicy
+from postd.protocol.members import decode_object
 from postd.reactor import IReactor
 
 ACCEPTED_TTL_S, REFUSED_TTL_S = 60.0, 5.0
@@ -43,7 +43,7 @@ _INACTIVE_ERRORS = ("invalid_token", "unsupported_token_type")
 
 
 class Introspector:
-    """Asks an issuer about opaque tokens.
+    """Asks an issuer about tokens.
 
     Args:
         client_id, client_secret: this server's credentials at the issuer; empty for none.
@@ -87,8 +87,8 @@ class Introspector:
         """Return a token that was accepted a short time ago."""
         return self._accepted.get(_digest(token), self._reactor.seconds())
 
-    async def introspect(self, token: str, address: str) -> AccessToken:
-        """Return the checked claims of a token that came from an address.
+    async def introspect(self, token: str, address: str, jwt: Jwt | None = None) -> AccessToken:
+        """Return the checked claims of a token that came from an address; `jwt` is the token if it is a JWT.
 
         Raises:
             TokenError: it is not accepted.
@@ -107,7 +107,7 @@ class Introspector:
         full = len(self._running) >= PENDING_MAX or self._by_network[network] >= PENDING_MAX // 2
         if full and key not in self._running:
             raise self._too_many()
-        return await self._running.run(key, lambda: self._introspect(token, key, network))
+        return await self._running.run(key, lambda: self._introspect(token, key, network, jwt))
 
     async def fetch(self, token: str) -> Mapping[str, object]:
         """Return the issuer's answer about a token.
@@ -119,9 +119,9 @@ class Introspector:
         try:
             return _decode(await self._fetcher.post(self._endpoint, form, auth=self._auth))
         except FetchError as error:
-            raise type(error)(f"{self._endpoint}: {error}") from None
+            raise error.at(self._endpoint) from None
 
-    async def _introspect(self, token: str, key: bytes, network: str) -> AccessToken:
+    async def _introspect(self, token: str, key: bytes, network: str, jwt: Jwt | None) -> AccessToken:
         self._by_network[network] += 1
         try:
             answer = await self._fetch_limited(token)
@@ -131,7 +131,7 @@ class Introspector:
             self._by_network -= Counter({network: 1})  # this drops counts of zero
         now, date = self._reactor.seconds(), self._now()
         try:
-            accepted = self._policy.check_introspection(answer, date)
+            accepted = self._policy.check_introspection(answer, date, jwt)
         except TokenError as error:
             self._refused.put(key, (type(error), str(error)), until=now + REFUSED_TTL_S)
             raise
@@ -147,7 +147,7 @@ class Introspector:
             answer = await self.fetch(token)
         except FetchError as error:
             self._warn(str(error))
-            raise IssuerUnavailableError(self._policy.issuer) from None
+            raise IssuerUnavailableError(self._policy.issuer, error.retry_after_s) from None
         finally:
             self._slots.release()
         self._warn("")
@@ -172,14 +172,11 @@ def _digest(token: str) -> bytes:
 
 
 def _decode(fetched: Fetched) -> dict[str, object]:
-    try:
-        answer = orjson.loads(fetched.content)
-    except orjson.JSONDecodeError:
-        answer = None
-    if fetched.status == 400 and isinstance(answer, dict) and answer.get("error") in _INACTIVE_ERRORS:
+    answer = decode_object(fetched.content)
+    if fetched.status == 400 and answer is not None and answer.get("error") in _INACTIVE_ERRORS:
         return {"active": False}
     if fetched.status != 200:
         raise UnusableError(f"unexpected HTTP status {fetched.status}")
-    if not isinstance(answer, dict):
+    if answer is None:
         raise UnusableError("the response is not a JSON object")
     return answer

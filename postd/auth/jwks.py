@@ -18,8 +18,15 @@ from twisted.logger import Logger, LogLevel
 from twisted.python.failure import Failure
 
 from postd.errors import IssuerUnavailableError
-from postd.net.fetching import Fetched, Fetcher, FetchError, RepeatFilter, UnusableError
-from postd.protocol.discovery import MetadataError, decode_document, endpoint_of, freshness_s, metadata_urls
+from postd.net.fetching import JSON, Fetched, Fetcher, FetchError, NoDocumentError, RepeatFilter, UnusableError
+from postd.protocol.discovery import (
+    MetadataError,
+    NoMetadataError,
+    decode_document,
+    endpoint_of,
+    freshness_s,
+    metadata_urls,
+)
 from postd.protocol.jwk import KeySet, KeySetError, SigningKey, decode_key_set
 from postd.protocol.jwt import Jwt
 from postd.reactor import IReactor
@@ -39,8 +46,15 @@ RETRY_FIRST_MAX_S = 5.0
 DISCOVERY_TTL_S = 3600.0
 """How long a discovered `jwks_uri` is cached."""
 
+KEY_SET = f"application/jwk-set+json, {JSON}"
+"""The media types of key sets (RFC 7517 §8.5.2)."""
+
 STALE_S = 86_400.0
 """The age from which keys that cannot be refreshed are logged as an error (reference: Bearer)."""
+
+
+class NoKeysError(UnusableError):
+    """The issuer publishes no keys: it has no metadata, or metadata without the URL of keys."""
 
 
 class FetchedKeys(Struct, frozen=True):
@@ -61,14 +75,18 @@ class KeySource:
 
     Args:
         jwks_uri: the URL of the keys; if empty, it is discovered (OpenID Connect Discovery, then RFC 8414).
+        optional: whether the issuer may do without keys, because its tokens can be introspected.
 
     Attributes:
         current: the cached keys, a new object after each fetch; None before the first one.
+        none_published: whether the issuer has responded that it publishes no keys, and may do without.
     """
 
     _log = Logger()
 
-    def __init__(self, issuer: str, fetcher: Fetcher, *, reactor: IReactor, jwks_uri: str = "") -> None:
+    def __init__(
+        self, issuer: str, fetcher: Fetcher, *, reactor: IReactor, jwks_uri: str = "", optional: bool = False
+    ) -> None:
         self._issuer = issuer
         self._fetcher = fetcher
         self._reactor = reactor
@@ -77,7 +95,10 @@ class KeySource:
         self._metadata_url = ""
         self._metadata: Mapping[str, object] = {}
         self._discovered_at = -math.inf
+        self._optional = optional
         self.current: KeySet | None = None
+        self.none_published = False
+        self._busy_until = -math.inf
         self._fetched_at = -math.inf
         self._last_fetch_ended_at = -math.inf
         self._unknown_key_at = -math.inf
@@ -90,6 +111,12 @@ class KeySource:
     def copy_keys(self, other: "KeySource") -> None:
         """Use the keys of another source of the same issuer until the first fetch."""
         self.current, self._fetched_at = other.current, other._fetched_at  # noqa: SLF001 - of the same class
+        self.none_published = other.none_published and self._optional
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether there are keys, or the issuer may do without and has none."""
+        return self.current is not None or self.none_published
 
     @property
     def age_s(self) -> float:
@@ -130,18 +157,19 @@ class KeySource:
                     break
                 self._refresh()
             await self._wait(deadline)
-        if self.current is None:
-            raise IssuerUnavailableError(self._issuer)
+        if not self.is_ready:
+            raise IssuerUnavailableError(self._issuer, max(self._busy_until - self._reactor.seconds(), 0.0))
         return self._look_up(jwt)
 
     async def fetch(self) -> FetchedKeys:
         """Fetch the keys from the issuer.
 
         Raises:
+            NoKeysError: it has no metadata, or metadata without the URL of keys.
             FetchError: there is no answer, or no usable key in it.
         """
         uri = self._configured_uri or await self._discover()
-        fetched = await self._get(uri)
+        fetched = await self._get(uri, KEY_SET)
         try:
             keys = decode_key_set(fetched.content)
         except KeySetError as error:
@@ -166,7 +194,8 @@ class KeySource:
                 try:
                     self._discovered_uri, self._metadata_url = await self._read_metadata(oauth), oauth
                 except UnusableError as second:
-                    raise UnusableError(f"{first}; {second}") from None
+                    has_none = isinstance(first, NoDocumentError) and isinstance(second, NoDocumentError)
+                    raise (NoKeysError if has_none else UnusableError)(f"{first}; {second}") from None
         except FetchError:
             if not self._discovered_uri:
                 raise
@@ -174,18 +203,20 @@ class KeySource:
         return self._discovered_uri
 
     async def _read_metadata(self, url: str) -> str:
-        fetched = await self._get(url)
+        fetched = await self._get(url, JSON)
         try:
             self._metadata = decode_document(fetched.content, self._issuer)
             return endpoint_of(self._metadata, "jwks_uri")
+        except NoMetadataError as error:
+            raise NoDocumentError(f"{url}: {error}") from None
         except MetadataError as error:
             raise UnusableError(f"{url}: {error}") from None
 
-    async def _get(self, url: str) -> Fetched:
+    async def _get(self, url: str, accept: str) -> Fetched:
         try:
-            return await self._fetcher.get(url)
+            return await self._fetcher.get(url, accept=accept)
         except FetchError as error:
-            raise type(error)(f"{url}: {error}") from None
+            raise error.at(url) from None
 
     def _look_up(self, jwt: Jwt) -> list[SigningKey]:
         return self.current.find(jwt) if self.current is not None else []
@@ -193,8 +224,8 @@ class KeySource:
     def _may_fetch(self) -> bool:
         """Return whether a token may trigger a fetch now, and count it as triggered."""
         now = self._reactor.seconds()
-        if self.current is None:
-            return now >= self._last_fetch_ended_at + RETRY_MIN_S
+        if not self.is_ready:
+            return now >= max(self._last_fetch_ended_at + RETRY_MIN_S, self._busy_until)
         if now < self._unknown_key_at + UNKNOWN_KEY_INTERVAL_S:
             return False
         self._unknown_key_at = now
@@ -219,14 +250,27 @@ class KeySource:
         self._running.addErrback(self._fetch_failed).addBoth(self._finish)
 
     def _fetch_failed(self, failure: Failure) -> None:
-        if failure.check(FetchError):
-            self._fail(str(failure.value))
-        elif not failure.check(CancelledError):  # by `stop`
-            self._log.failure("bearer {issuer}: keys could not be fetched", failure=failure, issuer=self._issuer)
-            self._fail(type(failure.value).__name__)
+        match failure.value:
+            case NoKeysError() if self._optional:
+                self._take_none()
+            case FetchError(retry_after_s=seconds) as error:
+                self._fail(str(error), seconds)
+            case CancelledError():  # by `stop`
+                pass
+            case error:
+                self._log.failure("bearer {issuer}: keys could not be fetched", failure=failure, issuer=self._issuer)
+                self._fail(type(error).__name__)
+
+    def _take_none(self) -> None:
+        """Note that the issuer publishes no keys; keys that it has published are used on, as after any failure."""
+        self.none_published = True
+        self._failures = 0
+        self._schedule(DISCOVERY_TTL_S * _jitter(0.8, 0.95))
+        self._log_once("it publishes no keys: its tokens are only introspected", LogLevel.info)
 
     def _take(self, fetched: FetchedKeys) -> None:
         self.current = fetched.keys
+        self.none_published = False
         self._fetched_at = self._reactor.seconds()
         self._failures = 0
         # Before they are stale, and with jitter, so that workers and nodes do not fetch at the same time.
@@ -235,11 +279,13 @@ class KeySource:
         more = f", {left_out} left out" if left_out else ""
         self._log_once(f"{number} {'key' if number == 1 else 'keys'}{more}", LogLevel.info)
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, retry_after_s: float = 0.0) -> None:
         self._failures += 1
+        self._busy_until = self._reactor.seconds() + retry_after_s
         self._discovered_at = -math.inf  # discover again: the URL may have changed
         longest = RETRY_FIRST_MAX_S if self.current is None else RETRY_MAX_S
-        self._schedule(min(RETRY_MIN_S * 2 ** min(self._failures - 1, 10), longest) * _jitter(0.8, 1.2))
+        backoff_s = min(RETRY_MIN_S * 2 ** min(self._failures - 1, 10), longest) * _jitter(0.8, 1.2)
+        self._schedule(max(backoff_s, retry_after_s * _jitter(1.0, 1.1)))
         if self.current is not None and self._reactor.seconds() >= self._fetched_at + STALE_S:
             self._log_once(f"keys are more than {STALE_S / 3600:.0f} h old and still used: {why}", LogLevel.error)
         else:

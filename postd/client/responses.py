@@ -1,12 +1,10 @@
 """Responses decoded into values and errors of the client: header fields, problem details, connection errors."""
 
+import time
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from http.client import responses as phrases
-from typing import Any, NoReturn
+from typing import NoReturn
 
-import orjson
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.error import ConnectError, DNSLookupError
 from twisted.internet.interfaces import IReactorTime
@@ -15,6 +13,8 @@ from twisted.web.iweb import IResponse
 
 from postd.client.errors import NoAnswerError, ProblemError
 from postd.net.http_client import describe_failure, is_tls_failure, root_cause
+from postd.protocol.members import decode_object
+from postd.protocol.retry_after import decode_retry_after
 
 BODY_MAX_BYTES = 64 * 1024
 """How much of a body is read that reports an error, or is discarded."""
@@ -72,29 +72,14 @@ class _Body(Protocol):
 
 def decode_problem(status: int, fields: Mapping[str, str], content: bytes) -> ProblemError:
     """Return the error in a response without success, from its problem details if it has any."""
-    document: Any = None
-    if fields.get("content-type", "").partition(";")[0].strip().lower() == "application/problem+json":
-        try:
-            document = orjson.loads(content)
-        except orjson.JSONDecodeError:
-            document = None
-    members = document.items() if isinstance(document, dict) else ()
-    words = {name: value for name, value in members if isinstance(value, str)}
+    is_problem = fields.get("content-type", "").partition(";")[0].strip().lower() == "application/problem+json"
+    document = (decode_object(content) if is_problem else None) or {}
+    words = {name: value for name, value in document.items() if isinstance(value, str)}
     location = fields.get("location", "")
     return ProblemError(
         status,
         words.get("title") or phrases.get(status, "Unknown Status"),
         words.get("detail") or (f"it leads to {location}" if location and 300 <= status < 400 else ""),
         pointer=words.get("pointer", ""),
-        retry_after_s=_decode_retry_after(fields.get("retry-after", "")),
+        retry_after_s=decode_retry_after(fields.get("retry-after", ""), time.time()),
     )
-
-
-def _decode_retry_after(value: str) -> float | None:
-    """Return the seconds of a `Retry-After` value (RFC 9110 §10.2.3), None if it is malformed."""
-    if value.isascii() and value.isdecimal():
-        return float(value[:9])
-    try:
-        return max((parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds(), 0.0)
-    except (ValueError, TypeError):
-        return None

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote_plus
 
-import orjson
 from msgspec import Struct
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.web.http_headers import Headers
@@ -22,6 +21,7 @@ from postd.errors import ConfigError
 from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
 from postd.protocol.bearer import BearerSyntaxError, decode_token
 from postd.protocol.discovery import MetadataError, check_issuer, decode_document, endpoint_of, metadata_urls
+from postd.protocol.members import decode_object, member
 from postd.reactor import IReactor
 
 RENEWAL_FRACTION = 0.2
@@ -287,7 +287,7 @@ class GrantedTokens(TokenSource):
     async def _request(self, endpoint: str, metadata: Mapping[str, object], secret: str) -> Fetched:
         """Return the response of the token endpoint; one that asks for a nonce gets one more request (RFC 9449 §8)."""
         fetched = await self._post(endpoint, metadata, secret)
-        if self._take_nonce(endpoint, fetched) and (_decode_object(fetched) or {}).get("error") == USE_NONCE:
+        if self._take_nonce(endpoint, fetched) and (decode_object(fetched.content) or {}).get("error") == USE_NONCE:
             fetched = await self._post(endpoint, metadata, secret)
             self._take_nonce(endpoint, fetched)
         return fetched
@@ -299,7 +299,7 @@ class GrantedTokens(TokenSource):
         fields = {} if self._proofs is None else {"DPoP": self._proofs.make("POST", endpoint)}
         # The default is Basic (RFC 8414 §2), which every issuer must accept (RFC 6749 §2.3.1).
         client_id = self._credentials.client_id
-        methods = metadata.get("token_endpoint_auth_methods_supported")
+        methods = member(metadata, "token_endpoint_auth_methods_supported")
         if isinstance(methods, list) and "client_secret_basic" not in methods and "client_secret_post" in methods:
             form = {**self._form, "client_id": client_id, "client_secret": secret}
             return self._fetcher.post(endpoint, form, auth=None, fields=fields, urgent=False)
@@ -309,20 +309,20 @@ class GrantedTokens(TokenSource):
 
     def _decode(self, fetched: Fetched) -> Token:
         """Return the token in a response of the token endpoint (RFC 6749 §5.1)."""
-        document = _decode_object(fetched)
+        document = decode_object(fetched.content)
         if document is None:
             raise SignInError(f"{self._issuer}: the response is not a JSON object")
-        if fetched.status != 200 or "error" in document:
+        if fetched.status != 200 or member(document, "error") is not None:
             raise SignInError(f"{self._issuer}: no token granted: {_error_code(document)}")
-        kind = str(document.get("token_type")).lower()
+        kind = str(member(document, "token_type")).lower()
         if self._proofs is not None and kind == "bearer":
             raise SignInError(f"{self._issuer}: the token is not bound to the key: the issuer grants a bearer token")
         expected = "bearer" if self._proofs is None else "DPoP"
-        granted = document.get("access_token")
+        granted = member(document, "access_token")
         if kind != expected.lower() or not isinstance(granted, str):
             raise SignInError(f"{self._issuer}: the response has no {expected} token")
         text = _check_token(granted, self._issuer)
-        expires_in = document.get("expires_in")
+        expires_in = member(document, "expires_in")
         if isinstance(expires_in, str) and expires_in.isdecimal():  # as some issuers write it
             expires_in = int(expires_in[:9])
         # Without expires_in a token is used until it is refused.
@@ -330,15 +330,6 @@ class GrantedTokens(TokenSource):
         now = self._now()
         renew_at = now + lifetime_s * (1 - RENEWAL_FRACTION) if math.isfinite(lifetime_s) else math.inf
         return Token(text, renew_at, now + lifetime_s)
-
-
-def _decode_object(fetched: Fetched) -> dict[str, object] | None:
-    """Return the JSON object that a response has, None if it has none."""
-    try:
-        document = orjson.loads(fetched.content)
-    except orjson.JSONDecodeError:
-        return None
-    return document if isinstance(document, dict) else None
 
 
 def _error_code(document: Mapping[str, object]) -> str:

@@ -8,6 +8,7 @@ client's own input: no traceback, file path or version.
 from collections.abc import Mapping
 from html import escape
 from http import HTTPStatus
+from math import ceil
 
 import orjson
 from msgspec import Struct
@@ -90,8 +91,8 @@ def to_problem(error: BaseException) -> Problem | None:  # noqa: C901, PLR0911, 
             return Problem(503, "Too many logins are waiting.", headers=_retry())
         case ServerBusyError():
             return Problem(503, "The server is busy.", headers=_retry())
-        case IssuerUnavailableError():
-            return Problem(503, "The token issuer is not available.", headers=_retry())
+        case IssuerUnavailableError(retry_after_s=seconds):
+            return Problem(503, "The token issuer is not available.", headers=_retry(max(ceil(seconds), 1)))
         case StoreFullError():
             return Problem(507, "The store has no space left; reading still works.", headers=_retry())
         case StoreBusyError():

@@ -4,14 +4,19 @@ treq makes the requests, with these limits:
 
 - Time: `FETCH_MAX_S`, or `URGENT_FETCH_MAX_S` where a client's request waits for the response. Then the connection is
   aborted, so that a host that hangs keeps no connection.
-- Size: `CONTENT_MAX_BYTES` of content, which may not be compressed, and `RECEIVED_MAX_BYTES` of the whole response.
+- Size: `CONTENT_MAX_BYTES` of content, expanded if it is compressed by gzip although `identity` was asked for, and
+  `RECEIVED_MAX_BYTES` of the whole response.
+- Rate: after a 429, or a 503 with `Retry-After`, the URL gets no request for as long as the response says, and at most
+  `RETRY_AFTER_MAX_S`.
 - Redirects: of GET only, at most `REDIRECTS_MAX`, and only within the same origin.
 - TLS: verified against the platform's trust roots, and the roots in `ca_file`.
 """
 
-from collections.abc import Collection, Mapping
+import time
+import zlib
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 from urllib.parse import urljoin
 
 import treq
@@ -28,6 +33,7 @@ from zope.interface import implementer
 
 from postd.net.http_client import EndpointFactory, describe_failure, drop, root_cause, single_exchange, split_origin
 from postd.protocol.discovery import check_url
+from postd.protocol.retry_after import decode_retry_after
 from postd.reactor import IReactor, Work
 
 FETCH_MAX_S = 5.0
@@ -36,13 +42,41 @@ CONTENT_MAX_BYTES = 256 * 1024
 RECEIVED_MAX_BYTES = 4 * CONTENT_MAX_BYTES
 REDIRECTS_MAX = 3
 
+RETRY_AFTER_MAX_S = 600.0
+"""The longest wait that a response can ask for."""
+
+RETRY_AFTER_DEFAULT_S = 1.0
+"""The wait after a 429 that does not say how long."""
+
+JSON = "application/json"
+
+_GZIP_WBITS = 16 + zlib.MAX_WBITS
+
+_X_GZIP = b"x-gzip"
+"""The other name of gzip (RFC 9110 §8.4.1.3): treq would expand `gzip`, and to any size."""
+
 
 class FetchError(Exception):
-    """There is no usable response; `str()` is the reason in one line, and quotes nothing from the response."""
+    """There is no usable response; `str()` is the reason in one line, and quotes nothing from the response.
+
+    `retry_after_s` is how long the host wants no further request, 0 if it has not said.
+    """
+
+    def __init__(self, why: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(why)
+        self.retry_after_s = retry_after_s
+
+    def at(self, url: str) -> Self:
+        """Return the error with the URL in its reason."""
+        return type(self)(f"{url}: {self}", self.retry_after_s)
 
 
 class UnusableError(FetchError):
     """The host responded, but not with the requested document."""
+
+
+class NoDocumentError(UnusableError):
+    """The host responded that it has no such document: a status of 4xx."""
 
 
 class RepeatFilter:
@@ -76,23 +110,26 @@ class Fetcher:
 
     Args:
         ca_file: PEM file of trust roots beside the platform's; none if empty.
+        now: the wall clock, for dates in responses, in seconds since the epoch.
 
     Raises:
         ConfigError: `ca_file` cannot be read, or has no usable certificates.
     """
 
-    def __init__(self, reactor: IReactor, *, ca_file: str = "") -> None:
+    def __init__(self, reactor: IReactor, *, ca_file: str = "", now: Callable[[], float] = time.time) -> None:
         self._reactor = reactor
+        self._now = now
+        self._closed_until: dict[str, float] = {}
         endpoints = EndpointFactory(reactor, _BoundedConnection, FETCH_MAX_S, ca_file=ca_file)
         self._agent = _PlainAgent(Agent.usingEndpointFactory(reactor, endpoints))
 
-    def get(self, url: str) -> Deferred[Fetched]:
-        """Fetch a document.
+    def get(self, url: str, *, accept: str = JSON) -> Deferred[Fetched]:
+        """Fetch a document of the media types in `accept`.
 
         Raises:
             FetchError: there is no usable response.
         """
-        return self._limit(self._get(url), FETCH_MAX_S)
+        return self._limit(url, self._get(url, {"Accept": accept}), FETCH_MAX_S)
 
     def post(
         self,
@@ -115,17 +152,32 @@ class Fetcher:
         Raises:
             FetchError: there is no usable response.
         """
-        return self._limit(self._post(url, form, auth, fields or {}), URGENT_FETCH_MAX_S if urgent else FETCH_MAX_S)
+        seconds = URGENT_FETCH_MAX_S if urgent else FETCH_MAX_S
+        return self._limit(url, self._post(url, form, auth, fields or {}), seconds)
 
-    def _limit(self, fetching: Work[Fetched], seconds: float) -> Deferred[Fetched]:
-        limited: Deferred[Fetched] = Deferred.fromCoroutine(fetching)
+    def _limit(self, url: str, fetching: Work[Fetched], seconds: float) -> Deferred[Fetched]:
+        limited: Deferred[Fetched] = Deferred.fromCoroutine(self._fetch_in_turn(url, fetching))
         return limited.addTimeout(seconds, self._reactor, _raise_late).addErrback(_raise_fetch_error)
 
-    async def _get(self, url: str) -> Fetched:
+    async def _fetch_in_turn(self, url: str, fetching: Work[Fetched]) -> Fetched:
+        """Fetch, unless the host has asked to wait; remember the wait that it asks for."""
+        left_s = self._closed_until.get(url, 0.0) - self._reactor.seconds()
+        if left_s > 0:
+            fetching.close()
+            raise FetchError(_BUSY, left_s)
+        self._closed_until.pop(url, None)
+        try:
+            return await fetching
+        except FetchError as error:
+            if error.retry_after_s:
+                self._closed_until[url] = self._reactor.seconds() + error.retry_after_s
+            raise
+
+    async def _get(self, url: str, fields: Mapping[str, str]) -> Fetched:
         for _ in range(REDIRECTS_MAX + 1):
-            response = await self._request("GET", url)
+            response = await self._request("GET", url, fields)
             if not 300 <= response.code < 400:
-                return await _read(response, {200})
+                return await self._read(response, {200})
             drop(response)
             url = _redirect(url, response.headers.getRawHeaders(b"Location", [b""])[0].decode("latin-1"))
         raise UnusableError(f"more than {REDIRECTS_MAX} redirects")
@@ -133,7 +185,17 @@ class Fetcher:
     async def _post(
         self, url: str, form: Mapping[str, str], auth: tuple[str, str] | None, fields: Mapping[str, str]
     ) -> Fetched:
-        return await _read(await self._request("POST", url, fields, data=dict(form), auth=auth), {200, 400})
+        return await self._read(await self._request("POST", url, fields, data=dict(form), auth=auth), {200, 400})
+
+    async def _read(self, response: IResponse, statuses: Collection[int]) -> Fetched:
+        if response.code in statuses:
+            return await _read(response)
+        drop(response)
+        asked_s = _retry_after_s(response, self._now())
+        if asked_s:
+            raise FetchError(_BUSY, asked_s)
+        kind = NoDocumentError if 400 <= response.code < 500 else UnusableError
+        raise kind(f"unexpected HTTP status {response.code}")
 
     async def _request(
         self, method: str, url: str, fields: Mapping[str, str] = MappingProxyType({}), **options: Any
@@ -143,23 +205,39 @@ class Fetcher:
         except ValueError:
             raise FetchError("the URL is not https (http is allowed for loopback only)") from None
         client = HTTPClient(self._agent)
-        sent = {"Accept": "application/json", "User-Agent": "postd", **fields}
+        sent = {"Accept": JSON, "User-Agent": "postd", **fields}
         headers = Headers({name: [value] for name, value in sent.items()})
         return await client.request(method, url, headers=headers, **single_exchange(self._reactor), **options)
 
 
-async def _read(response: IResponse, statuses: Collection[int]) -> Fetched:
-    if response.code not in statuses:
-        drop(response)
-        raise UnusableError(f"unexpected HTTP status {response.code}")
+_BUSY = "the host has asked to wait (429, or 503 with Retry-After)"
+
+
+def _retry_after_s(response: IResponse, now: float) -> float:
+    """Return how long a response asks to wait (RFC 6585 §4, RFC 9110 §15.6.4), 0 if it does not."""
+    if response.code not in {429, 503}:
+        return 0.0
+    value = response.headers.getRawHeaders(b"Retry-After", [b""])[0].decode("latin-1").strip()
+    least_s = RETRY_AFTER_DEFAULT_S if response.code == 429 else 0.0
+    return min(decode_retry_after(value, now) or least_s, RETRY_AFTER_MAX_S)
+
+
+async def _read(response: IResponse) -> Fetched:
     content = bytearray()
+    is_gzip = response.headers.getRawHeaders(b"Content-Encoding") == [_X_GZIP]
+    gzip = zlib.decompressobj(_GZIP_WBITS) if is_gzip else None
 
     def collect(piece: bytes) -> None:
-        content.extend(piece)
+        try:
+            content.extend(piece if gzip is None else gzip.decompress(piece, CONTENT_MAX_BYTES + 1))
+        except zlib.error:
+            raise UnusableError("the response is malformed gzip") from None
         if len(content) > CONTENT_MAX_BYTES:
             raise UnusableError(f"the response has more than {CONTENT_MAX_BYTES // 1024} KiB")
 
     await treq.collect(response, collect)
+    if gzip is not None and not gzip.eof:
+        raise UnusableError("the response is malformed gzip")
     cache_control = [value.decode("latin-1") for value in response.headers.getRawHeaders(b"Cache-Control", [])]
     age = response.headers.getRawHeaders(b"Age", [b"0"])[0].decode("latin-1")
     nonces = response.headers.getRawHeaders(b"DPoP-Nonce", [])
@@ -191,7 +269,7 @@ def _raise_fetch_error(failure: Failure) -> NoReturn:
 
 @implementer(IAgent)
 class _PlainAgent:
-    """An agent that refuses compressed responses, which could expand to any size, and removes cookies."""
+    """An agent that asks for responses without compression, refuses all codings but gzip, and removes cookies."""
 
     def __init__(self, agent: IAgent) -> None:
         self._agent = agent
@@ -206,9 +284,15 @@ class _PlainAgent:
 
 def _check_plain(response: IResponse) -> IResponse:
     response.headers.removeHeader(b"Set-Cookie")
-    if response.headers.getRawHeaders(b"Content-Encoding", [b"identity"]) != [b"identity"]:
+    named = b",".join(response.headers.getRawHeaders(b"Content-Encoding", [])).lower().split(b",")
+    codings = [coding for coding in map(bytes.strip, named) if coding not in {b"", b"identity"}]
+    if not codings:
+        response.headers.removeHeader(b"Content-Encoding")
+    elif codings in ([b"gzip"], [_X_GZIP]):
+        response.headers.setRawHeaders(b"Content-Encoding", [_X_GZIP])
+    else:
         drop(response)
-        raise UnusableError("the response is compressed, although that was not requested")
+        raise UnusableError("the response is compressed, although that was not requested, and not by gzip alone")
     return response
 
 

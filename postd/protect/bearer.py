@@ -26,6 +26,7 @@ from postd.protect.guard import CredentialFactory, ProtectedResource
 from postd.protect.mounted import MountedResources
 from postd.protect.pages import Page
 from postd.protocol.bearer import PROOF_ALGORITHMS, BearerSyntaxError, decode_scope, decode_token
+from postd.protocol.jwt import with_both_names
 
 if TYPE_CHECKING:  # with it come treq and joserfc
     from postd.auth.bearer import Issuer
@@ -114,7 +115,7 @@ class AcceptedTokens:
         if any(issuer.policy.mtls != "refuse" for issuer in self._issuers):
             members["tls_client_certificate_bound_access_tokens"] = True
         if rules - {"refuse"}:
-            members["dpop_signing_alg_values_supported"] = PROOF_ALGORITHMS
+            members["dpop_signing_alg_values_supported"] = sorted(with_both_names(PROOF_ALGORITHMS))
             members["dpop_bound_access_tokens_required"] = rules == {"require"}
         # Members without elements are omitted (RFC 9728 §3.2).
         shown = {name: value for name, value in members.items() if value not in ([], ())}

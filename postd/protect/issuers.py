@@ -14,7 +14,15 @@ from postd.protect.arguments import among, check, expected, words
 from postd.protocol import jwt
 from postd.protocol.bearer import decode_scope
 from postd.protocol.discovery import check_issuer, check_url
-from postd.protocol.jwt import Algorithm, Binding, Scalar, TokenPolicy, find_contradiction
+from postd.protocol.jwt import (
+    Algorithm,
+    Binding,
+    IdTokens,
+    Introspected,
+    Scalar,
+    TokenPolicy,
+    find_contradiction,
+)
 from postd.protocol.quantity import DURATION_MAX_S, decode_duration
 from postd.reactor import IReactor
 
@@ -36,6 +44,7 @@ class TrustedIssuer(Struct, frozen=True):
     read_scope: str = ""
     write_scope: str = ""
     introspection_endpoint: str = ""
+    introspect: Introspected = "opaque"
     client_id: str = ""
     client_secret_file: str = ""
     place: str = ""
@@ -62,6 +71,7 @@ class TrustedIssuer(Struct, frozen=True):
                 read_scope=self.read_scope,
                 write_scope=self.write_scope,
                 introspection_endpoint=self.introspection_endpoint,
+                introspect=self.introspect,
                 client_id=self.client_id,
                 client_secret=read_secret(self.client_secret_file),
             )
@@ -84,8 +94,10 @@ def issuer(  # noqa: PLR0913 - the keys of a table
     leeway: float | str = jwt.LEEWAY_S,
     dpop: Binding = "refuse",
     mtls: Binding = "refuse",
+    id_tokens: IdTokens = "refuse",
     ca_file: str = "",
     introspection_endpoint: str = "",
+    introspect: Introspected = "opaque",
     client_id: str = "",
     client_secret_file: str = "",
 ) -> TrustedIssuer:
@@ -108,8 +120,11 @@ def issuer(  # noqa: PLR0913 - the keys of a table
         dpop: tokens that are bound to a key (RFC 9449): "refuse" them, "accept" them in addition to bearer tokens, or
             "require" them.
         mtls: the same for tokens that are bound to a client certificate (RFC 8705).
+        id_tokens: whether to "refuse" or "accept" JWTs that look like ID tokens: with `nonce`, `at_hash`, `c_hash`,
+            `s_hash` or `auth_time`, and no scope, the scope "openid" or a client as the audience.
         ca_file: a PEM file with root certificates, trusted in addition to the root certificates of the system.
         introspection_endpoint: the URL for opaque tokens (RFC 7662); "" to refuse them.
+        introspect: the tokens that are sent there: "opaque" ones, or "all" of the issuer, JWTs included.
         client_id: the client identifier of the program there.
         client_secret_file: a file whose first line is its secret.
 
@@ -123,7 +138,16 @@ def issuer(  # noqa: PLR0913 - the keys of a table
     among("algorithms", algorithms, get_args(Algorithm))
     among("dpop", (dpop,), get_args(Binding))
     among("mtls", (mtls,), get_args(Binding))
-    key, why = find_contradiction(audiences, claims, client_id, client_secret_file)
+    among("id_tokens", (id_tokens,), get_args(IdTokens))
+    among("introspect", (introspect,), get_args(Introspected))
+    key, why = find_contradiction(
+        audiences=audiences,
+        required_claims=claims,
+        client_id=client_id,
+        client_secret_file=client_secret_file,
+        introspect=introspect,
+        introspection_endpoint=introspection_endpoint,
+    )
     if why:
         raise ValueError(f"{key}: {why}")
     scopes = {"read_scope": read_scope, "write_scope": write_scope}
@@ -149,8 +173,9 @@ def issuer(  # noqa: PLR0913 - the keys of a table
         leeway_s=_leeway(leeway),
         dpop=dpop,
         mtls=mtls,
+        id_tokens=id_tokens,
     )
-    return TrustedIssuer(policy, **endpoints, **texts, **scopes, place=f"issuers: {accepted}: ")
+    return TrustedIssuer(policy, **endpoints, **texts, **scopes, introspect=introspect, place=f"issuers: {accepted}: ")
 
 
 def check_issuers(issuers: object) -> tuple[TrustedIssuer, ...]:

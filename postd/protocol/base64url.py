@@ -1,10 +1,14 @@
 """Base64 of the URL alphabet, without padding (RFC 4648 §5, RFC 7515 §2)."""
 
+import re
 from base64 import urlsafe_b64encode
 from binascii import a2b_base64
 
 TO_STANDARD = bytes.maketrans(b"-_", b"+/")
 """From the URL alphabet to the standard one, for `bytes.translate`."""
+
+
+_ANY_ALPHABET = re.compile(r"[A-Za-z0-9+/_-]*={0,2}")
 
 
 def encode_base64url(data: bytes) -> str:
@@ -25,3 +29,14 @@ def decode_base64url(text: bytes) -> bytes:
     if urlsafe_b64encode(decoded).rstrip(b"=") != text:
         raise ValueError("not canonical Base64")
     return decoded
+
+
+def decode_any_base64(text: object) -> bytes:
+    """Decode a text in Base64 of either alphabet, with or without padding.
+
+    Raises:
+        ValueError: it is no text, or has other characters, or one too many.
+    """
+    if not isinstance(text, str) or not _ANY_ALPHABET.fullmatch(text):
+        raise ValueError("not Base64")
+    return a2b_base64(text.rstrip("=").encode().translate(TO_STANDARD) + b"==")

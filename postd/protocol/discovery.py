@@ -4,12 +4,14 @@ import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import urlsplit
 
-import orjson
-
 from postd.protocol.host import is_loopback
+from postd.protocol.members import decode_object, member
 
 OPENID_PATH = "/.well-known/openid-configuration"
 OAUTH_PATH = "/.well-known/oauth-authorization-server"
+
+USUAL_PATHS = ("/o", "/api/auth", "/api/oidc", "/oauth2", "/oauth", "/oidc", "/dex")
+"""Paths of issuers that users forget: those of django-oauth-toolkit, better-auth, glewlwyd, and of others."""
 
 FRESH_DEFAULT_S = 300.0
 """The freshness lifetime without a `max-age`, in seconds."""
@@ -24,6 +26,10 @@ _DIRECTIVE = re.compile(r'([a-z-]+)(?:=(?:"([^"]*)"|([^\s",]*)))?')
 
 class MetadataError(ValueError):
     """A document that is not valid metadata of the issuer; `str()` gives the reason."""
+
+
+class NoMetadataError(MetadataError):
+    """A document that is no metadata, or metadata without the member that is needed."""
 
 
 def check_url(url: str) -> str:
@@ -69,16 +75,20 @@ def decode_document(content: bytes, issuer: str) -> Mapping[str, object]:
     Raises:
         MetadataError: it is not JSON, or another issuer's (OpenID Connect Discovery §4.3, RFC 8414 §3.3).
     """
-    try:
-        document = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        raise MetadataError("the document is not JSON") from None
-    if not isinstance(document, dict) or document.get("issuer") != issuer:
-        found = document.get("issuer") if isinstance(document, dict) else None
-        # Of a document from the network only what looks like a URL is shown.
-        named = f'"{found}", ' if isinstance(found, str) and _SHOWN_ISSUER.fullmatch(found) else ""
+    document = decode_object(content)
+    if document is None:
+        raise NoMetadataError("the document is not a JSON object")
+    if document.get("issuer") != issuer:
+        found = named_issuer(document)
+        named = f'"{found}", ' if found else ""
         raise MetadataError(f'the document is not this issuer\'s: its issuer is {named}not "{issuer}"')
     return document
+
+
+def named_issuer(document: Mapping[str, object]) -> str:
+    """Return the issuer of a metadata document if it looks like a URL, which is safe to show; otherwise ""."""
+    issuer = document.get("issuer")
+    return issuer if isinstance(issuer, str) and _SHOWN_ISSUER.fullmatch(issuer) else ""
 
 
 def endpoint_of(document: Mapping[str, object], name: str) -> str:
@@ -87,13 +97,15 @@ def endpoint_of(document: Mapping[str, object], name: str) -> str:
     Raises:
         MetadataError: it is missing, or `check_url` refuses it.
     """
+    value = member(document, name)
     try:
-        uri = check_url(str(document.get(name)))
+        uri = check_url(str(value))
     except ValueError:
         uri = ""
     # A remote issuer must not direct requests to this machine.
     if not uri or (str(document["issuer"]).startswith("https:") and not uri.startswith("https:")):
-        raise MetadataError(f"the document has no {name} with an https URL (http is allowed for loopback only)")
+        kind = NoMetadataError if value is None else MetadataError
+        raise kind(f"the document has no {name} with an https URL (http is allowed for loopback only)")
     return uri
 
 

@@ -14,7 +14,17 @@ from msgspec import Struct
 from postd.protocol.base64url import encode_base64url
 from postd.protocol.bearer import PROOF_ALGORITHMS
 from postd.protocol.jwk import KeySetError, SigningKey, decode_key
-from postd.protocol.jwt import Jwt, TokenError, decode_date, decode_signed, is_type
+from postd.protocol.jwt import (
+    Jwt,
+    TokenError,
+    decode_date,
+    decode_signed,
+    describe,
+    is_type,
+    type_of,
+    with_both_names,
+)
+from postd.protocol.members import member, present
 
 PROOF_MAX_BYTES = 8 * 1024
 """The longest proof; proofs of real clients have some 500 bytes."""
@@ -42,12 +52,13 @@ class Proof(Struct, frozen=True):
 
     Args:
         jwt: its header and claims.
-        key: the public key in its header, as a JWK.
+        key: the public key in its header, as a JWK with its required members alone. The others say what the key may be
+            used for, and a proof is one use.
         thumbprint: the SHA-256 thumbprint of the key (RFC 7638), in Base64url.
     """
 
     jwt: Jwt
-    key: Mapping[str, object]
+    key: Mapping[str, str]
     thumbprint: str
 
     @property
@@ -129,18 +140,19 @@ def decode_proof(text: bytes) -> Proof:
     except TokenError as error:
         raise ProofError(str(error)) from None
     if not is_type(jwt, "dpop+jwt"):
-        raise ProofError("typ is not dpop+jwt")
-    if jwt.algorithm not in {*PROOF_ALGORITHMS, "Ed25519"}:
-        raise ProofError("alg is not accepted here")
-    key = jwt.header.get("jwk")
+        raise ProofError(f"typ is not dpop+jwt{describe(type_of(jwt))}")
+    if jwt.algorithm not in with_both_names(PROOF_ALGORITHMS):
+        raise ProofError(f"alg is not accepted here{describe(jwt.algorithm)}")
+    key = member(jwt.header, "jwk")
     if not isinstance(key, dict):
         raise ProofError("jwk is missing, or not an object")
-    if _PRIVATE & key.keys():
+    if _PRIVATE & present(key).keys():
         raise ProofError("jwk has a private member")
-    jti = jwt.claims.get("jti")
-    if not isinstance(jti, str) or not jti:
+    jti = member(jwt.claims, "jti")
+    if not isinstance(jti, str):
         raise ProofError("jti is missing, or not text")
-    return Proof(jwt, key, thumbprint(key))
+    own = _own_members(key)
+    return Proof(jwt, own, thumbprint(own))
 
 
 def thumbprint(key: Mapping[str, object]) -> str:
@@ -149,13 +161,22 @@ def thumbprint(key: Mapping[str, object]) -> str:
     Raises:
         ProofError: its `kty` is none of EC, OKP and RSA, or a member is missing or not text.
     """
-    names = _THUMBPRINT_MEMBERS.get(str(key.get("kty")), ())
-    members = {name: key.get(name) for name in names}
-    if not members or not all(isinstance(value, str) for value in members.values()):
-        raise ProofError("jwk is malformed")
     # In the order of their names; the members of usable keys are ASCII.
-    text = json.dumps(members, separators=(",", ":"))
+    text = json.dumps(_own_members(key), separators=(",", ":"))
     return encode_base64url(hashlib.sha256(text.encode()).digest())
+
+
+def _own_members(key: Mapping[str, object]) -> Mapping[str, str]:
+    """Return the required members of a public key, in the order of their names.
+
+    Raises:
+        ProofError: its `kty` is none of EC, OKP and RSA, or a member is missing or not text.
+    """
+    members = {name: member(key, name) for name in _THUMBPRINT_MEMBERS.get(str(key.get("kty")), ())}
+    own = {name: value for name, value in members.items() if isinstance(value, str)}
+    if not own or len(own) < len(members):
+        raise ProofError("jwk is malformed")
+    return own
 
 
 def _is_same_url(sent: object, url: str) -> bool:

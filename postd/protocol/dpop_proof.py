@@ -22,6 +22,7 @@ from msgspec import Struct
 from postd.protocol.base64url import encode_base64url
 from postd.protocol.dpop import thumbprint
 from postd.protocol.jwk import RSA_MIN_BITS
+from postd.protocol.members import decode_object, present
 
 _KEY_CLASSES: Mapping[str, type[ECKey | OKPKey | RSAKey]] = MappingProxyType(
     {"EC": ECKey, "OKP": OKPKey, "RSA": RSAKey}
@@ -75,10 +76,10 @@ class DPoPKey(Struct, frozen=True):
             raise ValueError("is not bytes")  # noqa: TRY004 - as all wrong arguments
         if not content.lstrip().startswith(b"{"):
             return cls._of(_decode_pem(content), None)
-        try:
-            entry = orjson.loads(content)
-        except orjson.JSONDecodeError:
-            raise ValueError("is not JSON, though it begins like a JWK") from None
+        document = decode_object(content)
+        if document is None:
+            raise ValueError("is not JSON, though it begins like a JWK")
+        entry = present(document)
         key = cls._of(_decode_jwk(entry), entry.get("alg"))
         if any(entry.get(name) != value for name, value in key.jwk.items()):
             raise ValueError("has a public key that is not its private key's")

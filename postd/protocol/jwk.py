@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import orjson
 from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, OKPKey, RSAKey
 from joserfc.jws import JWSRegistry
 from msgspec import Struct
 
-from postd.protocol.base64url import decode_base64url
-from postd.protocol.jwt import Jwt
+from postd.protocol.base64url import decode_any_base64, encode_base64url
+from postd.protocol.jwt import Jwt, with_both_names
+from postd.protocol.members import decode_object, member
 
 RSA_MIN_BITS = 2048
 """The shortest RSA key (RFC 7518 §3.3)."""
@@ -25,18 +25,20 @@ KEYS_MAX = 100
 _DESCRIBED_MAX = 5
 
 _RSA = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512"})
-_BY_CURVE: Mapping[tuple[str, object], frozenset[str]] = MappingProxyType(
+_BY_CURVE: Mapping[tuple[str, object], tuple[frozenset[str], int]] = MappingProxyType(
     {
-        ("EC", "P-256"): frozenset({"ES256"}),
-        ("EC", "P-384"): frozenset({"ES384"}),
-        ("EC", "P-521"): frozenset({"ES512"}),
-        ("OKP", "Ed25519"): frozenset({"EdDSA", "Ed25519"}),
+        ("EC", "P-256"): (frozenset({"ES256"}), 32),
+        ("EC", "P-384"): (frozenset({"ES384"}), 48),
+        ("EC", "P-521"): (frozenset({"ES512"}), 66),
+        ("OKP", "Ed25519"): (with_both_names({"Ed25519"}), 32),
     }
 )
-_MEMBERS: Mapping[str, tuple[type[RSAKey | ECKey | OKPKey], tuple[str, ...]]] = MappingProxyType(
-    {"RSA": (RSAKey, ("n", "e")), "EC": (ECKey, ("crv", "x", "y")), "OKP": (OKPKey, ("crv", "x"))}
+"""By `kty` and `crv`: the algorithms, and the bytes of a number."""
+
+_NUMBERS: Mapping[str, tuple[type[RSAKey | ECKey | OKPKey], tuple[str, ...]]] = MappingProxyType(
+    {"RSA": (RSAKey, ("n", "e")), "EC": (ECKey, ("x", "y")), "OKP": (OKPKey, ("x",))}
 )
-"""By `kty`: the key's class, and the members of a public key. Other members, as certificates and URLs, are ignored."""
+"""By `kty`: the key's class, and the numbers of a public key. Other members, as certificates and URLs, are ignored."""
 
 
 class KeySetError(ValueError):
@@ -89,11 +91,10 @@ def decode_key_set(content: bytes) -> KeySet:
     Raises:
         KeySetError: the document is not a JWK Set.
     """
-    try:
-        document = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        raise KeySetError("the key set is not JSON") from None
-    entries = document.get("keys") if isinstance(document, dict) else None
+    document = decode_object(content)
+    if document is None:
+        raise KeySetError("the key set is not a JSON object")
+    entries = document.get("keys")
     if not isinstance(entries, list):
         raise KeySetError("the key set has no list of keys")
     keys, left_out = [], []
@@ -126,36 +127,56 @@ class _Unusable(Exception):  # noqa: N818 - private to this module
 def _decode_key(entry: object) -> SigningKey:
     if not isinstance(entry, dict):
         raise _Unusable("it is not an object")
-    kind, key_id = entry.get("kty"), entry.get("kid")
-    if not isinstance(kind, str) or kind not in _MEMBERS:
+    kind, key_id = entry.get("kty"), member(entry, "kid")
+    if not isinstance(kind, str) or kind not in _NUMBERS:
         raise _Unusable("it is symmetric" if kind == "oct" else "its kty is not one for signatures")
     if key_id is not None and not isinstance(key_id, str):
         raise _Unusable("its kid is not a string")
-    if entry.get("use", "sig") != "sig":
+    if member(entry, "use", "sig") != "sig":
         raise _Unusable("it is not for signatures (use)")
-    operations = entry.get("key_ops", ["verify"])
+    operations = member(entry, "key_ops", ["verify"])
     if not isinstance(operations, list) or "verify" not in operations:
         raise _Unusable("it is not for verifying (key_ops)")
-    algorithms = _RSA if kind == "RSA" else _BY_CURVE.get((kind, str(entry.get("crv"))), frozenset())
-    if "alg" in entry:
-        algorithms = algorithms & {str(entry["alg"])}
+    algorithms, size = (_RSA, 0) if kind == "RSA" else _BY_CURVE.get((kind, str(entry.get("crv"))), (frozenset(), 0))
+    algorithm = member(entry, "alg")
+    if algorithm is not None:
+        algorithms = algorithms & with_both_names({str(algorithm)})
     if not algorithms:
         raise _Unusable("its crv or alg is not one for signatures")
-    return SigningKey(key_id, algorithms, _import(kind, entry))
+    return SigningKey(key_id, algorithms, _import(kind, entry, size))
 
 
-def _import(kind: str, entry: Mapping[str, Any]) -> Any:
-    key_class, members = _MEMBERS[kind]
-    public: dict[str, Any] = {name: entry.get(name) for name in members}
+def _import(kind: str, entry: Mapping[str, Any], size: int) -> Any:
+    """Import a public key whose numbers have `size` bytes; 0 for any."""
+    key_class, names = _NUMBERS[kind]
+    numbers = {name: _decode_number(entry, name, size) for name in names}
+    if kind == "RSA":
+        bits = int.from_bytes(numbers["n"]).bit_length()
+        if not RSA_MIN_BITS <= bits <= RSA_MAX_BITS:  # joserfc would only warn of short ones
+            raise _Unusable(f"it has fewer than {RSA_MIN_BITS} bits, or more than {RSA_MAX_BITS}")
+    encoded = {name: encode_base64url(number) for name, number in numbers.items()}
     try:
-        if kind == "RSA":
-            _check_modulus(public["n"])
-        return key_class.import_key({"kty": kind, **public})
+        return key_class.import_key({"kty": kind, **({"crv": entry["crv"]} if size else {}), **encoded})
     except (JoseError, ValueError, KeyError, TypeError, AttributeError):
-        raise _Unusable("it is malformed") from None
+        raise _Unusable(f"its {' and '.join(names)} are not those of a public key") from None
 
 
-def _check_modulus(number: Any) -> None:
-    bits = int.from_bytes(decode_base64url(number.encode())).bit_length()
-    if not RSA_MIN_BITS <= bits <= RSA_MAX_BITS:  # joserfc would only warn of short ones
-        raise _Unusable(f"it has fewer than {RSA_MIN_BITS} bits, or more than {RSA_MAX_BITS}")
+def _decode_number(entry: Mapping[str, object], name: str, size: int) -> bytes:
+    """Return the bytes of a number.
+
+    Padding, the standard alphabet and another number of leading zero bytes are accepted, though RFC 7518 §6 has none of
+    them: the number is the same.
+    """
+    text = member(entry, name)
+    if text is None:
+        raise _Unusable(f"its {name} is missing")
+    try:
+        number = decode_any_base64(text)
+    except ValueError:
+        raise _Unusable(f"its {name} is not Base64url") from None
+    if size == 0:
+        return number
+    number = number.lstrip(b"\0").rjust(size, b"\0") if entry["kty"] == "EC" else number
+    if len(number) != size:
+        raise _Unusable(f"its {name} has {len(number)} bytes, not {size}")
+    return number

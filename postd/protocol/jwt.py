@@ -2,19 +2,22 @@
 
 Signatures are verified by `postd.protocol.jwk`. This module checks what libraries leave open: canonical Base64,
 duplicate names, `crit`, `typ`, and the types of all values it uses. The reason in an error (its `str()`) is for the log
-and has no content of the token.
+and has no content of the token, but for the names of its algorithm and its type.
 """
 
 import json
 import math
+import re
 from binascii import a2b_base64
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from postd.protocol.base64url import TO_STANDARD, decode_base64url
+from postd.protocol.members import member, present
 
 Algorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
 """Signatures with a public key. With a symmetric one, every server that verifies tokens could forge them."""
@@ -33,13 +36,25 @@ USER_MAX_CHARS = 255
 
 _DATE_MAX = 2**53
 _CONTAINERS_MAX = 500
-_NOT_IN_ACCESS_TOKENS = frozenset({"nonce", "at_hash", "c_hash", "s_hash", "events"})
-"""Claims of ID tokens (OpenID Connect Core §2, §3.3.2.11), and of security events, as logout tokens (RFC 8417 §2.2)."""
+_ID_TOKEN_CLAIMS = ("nonce", "at_hash", "c_hash", "s_hash", "auth_time")
+"""Claims of ID tokens (OpenID Connect Core §2, §3.3.2.11); some access tokens have them, too."""
+
+_CLIENT_CLAIMS = ("azp", "client_id", "cid", "appid")
+"""Claims that name the client of an access token (RFC 9068 §2.2; `cid` of Okta, `appid` of Entra ID)."""
+
+_ED25519 = frozenset({"EdDSA", "Ed25519"})
+_SHORT_NAME = re.compile(r"[A-Za-z0-9+./_-]{1,32}")
 
 Scalar = str | int | float | bool
 
 Binding = Literal["refuse", "accept", "require"]
 """Whether tokens that are bound to a key of the client are refused, accepted beside bearer tokens, or required."""
+
+IdTokens = Literal["refuse", "accept"]
+"""Whether tokens that have claims of ID tokens, and nothing that tells them apart from ID tokens, are accepted."""
+
+Introspected = Literal["opaque", "all"]
+"""Which tokens are sent to the introspection endpoint."""
 
 
 class TokenError(ValueError):
@@ -48,6 +63,10 @@ class TokenError(ValueError):
 
 class NotJwtError(TokenError):
     """The token is not a JWT, so it may be an opaque token."""
+
+
+class EncryptedError(TokenError):
+    """The token is an encrypted JWT."""
 
 
 class ExpiredTokenError(TokenError):
@@ -68,7 +87,8 @@ class Jwt(Struct, frozen=True):
 
     @property
     def key_id(self) -> str | None:
-        return self.header.get("kid")
+        key_id: str | None = member(self.header, "kid")
+        return key_id
 
     @property
     def issuer(self) -> str:
@@ -99,15 +119,34 @@ class AccessToken(Struct, frozen=True):
         return f"AccessToken({self.user!r}, {set(self.scopes)}, expires_at={self.expires_at})"  # claims may be secret
 
 
-def find_contradiction(
-    audiences: Collection[str], required_claims: Collection[str], client_id: str, client_secret_file: str
+def find_contradiction(  # noqa: PLR0913 - the options that depend on each other
+    *,
+    audiences: Collection[str],
+    required_claims: Collection[str],
+    client_id: str,
+    client_secret_file: str,
+    introspect: Introspected,
+    introspection_endpoint: str,
 ) -> tuple[str, str]:
     """Return the option of an issuer that contradicts another option, and why; both empty if none does."""
     if not audiences and not required_claims:
         return "audience", 'may be "" only with required_claims: else tokens for any audience would be accepted'
     if client_secret_file and not client_id:
         return "client_secret_file", "needs a client_id"
+    if introspect == "all" and not introspection_endpoint:
+        return "introspect", 'may be "all" only with an introspection_endpoint'
     return "", ""
+
+
+def with_both_names(algorithms: Collection[str]) -> frozenset[str]:
+    """Return algorithms, and of Ed25519 both names: `EdDSA` and `Ed25519` (RFC 9864 §2.2)."""
+    named = frozenset(algorithms)
+    return named if named.isdisjoint(_ED25519) else named | _ED25519
+
+
+def describe(name: str) -> str:
+    """Return a colon and a name from a token if it is safe to log: short, and of letters, digits and `+./_-`."""
+    return f": {name}" if _SHORT_NAME.fullmatch(name) else ""
 
 
 class TokenPolicy(Struct, frozen=True):
@@ -117,7 +156,8 @@ class TokenPolicy(Struct, frozen=True):
         issuer: the value of `iss`, to the byte (RFC 8414 §2).
         audiences: `aud` must name an audience of this list; if empty, `aud` is ignored (Cognito sends none), and
             `required_claims` must identify the audience.
-        algorithms: the accepted signature algorithms, named as in RFC 7518 §3.1, RFC 8037 and RFC 9864.
+        algorithms: the accepted signature algorithms, named as in RFC 7518 §3.1, RFC 8037 and RFC 9864; Ed25519 is
+            accepted by both of its names.
         token_types: the accepted values of `typ`; no `typ` counts as `"JWT"` (RFC 9068 §2.1; RFC 8725 §3.11).
         scope_claims: the claims that hold scopes, as a string or a list; they are combined.
         user_claim: the claim with the user's name.
@@ -125,6 +165,7 @@ class TokenPolicy(Struct, frozen=True):
         leeway_s: the clock skew allowed, in seconds.
         dpop: the policy for tokens that are bound to a key by DPoP (RFC 9449).
         mtls: the policy for tokens that are bound to a client certificate (RFC 8705).
+        id_tokens: the policy for tokens with claims of ID tokens that cannot be told apart from ID tokens.
 
     Raises:
         ValueError: there are neither audiences nor required claims: tokens for any audience would be accepted.
@@ -140,10 +181,12 @@ class TokenPolicy(Struct, frozen=True):
     leeway_s: float = LEEWAY_S
     dpop: Binding = "refuse"
     mtls: Binding = "refuse"
+    id_tokens: IdTokens = "refuse"
 
     def __post_init__(self) -> None:
         if not self.audiences and not self.required_claims:
             raise ValueError("without an audience, required_claims must identify the recipient of a token")
+        force_setattr(self, "algorithms", with_both_names(self.algorithms))
 
     def check_header(self, jwt: Jwt) -> None:
         """Check a token's header, before its key is looked up.
@@ -151,10 +194,18 @@ class TokenPolicy(Struct, frozen=True):
         Raises:
             TokenError: its algorithm or its type is not accepted.
         """
-        if jwt.algorithm not in self.algorithms and not (jwt.algorithm == "Ed25519" and "EdDSA" in self.algorithms):
-            raise TokenError("alg is not accepted here")
+        if jwt.algorithm not in self.algorithms:
+            raise TokenError(f"alg is not accepted here{describe(jwt.algorithm)}")
+        self.check_type(jwt)
+
+    def check_type(self, jwt: Jwt) -> None:
+        """Check a token's type.
+
+        Raises:
+            TokenError: it is not accepted.
+        """
         if not any(is_type(jwt, kind) for kind in self.token_types):
-            raise TokenError("typ is not accepted here")
+            raise TokenError(f"typ is not accepted here{describe(type_of(jwt))}")
 
     def check_claims(self, jwt: Jwt, now: float) -> AccessToken:
         """Check the claims of a token with a verified signature, at `now`, in seconds since the epoch.
@@ -165,22 +216,24 @@ class TokenPolicy(Struct, frozen=True):
             ExpiredTokenError: it has expired.
             TokenError: it is for another audience, not valid yet, or a claim has the wrong type.
         """
-        claims = jwt.claims
-        for name in ("iss", "exp", "sub"):
-            if claims.get(name) is None:
+        # RFC 9068 §2.2 requires sub of a token of its own type; any other has to have the user_claim alone.
+        required = ("iss", "exp", "sub") if is_type(jwt, "at+jwt") else ("iss", "exp")
+        for name in required:
+            if member(jwt.claims, name) is None:
                 raise TokenError(f"{name} is missing")
-        accepted = self._check(claims, now)
-        typed = not is_type(jwt, "JWT")
-        # ID tokens are JWTs of the same issuer, signed with the same keys (OpenID Connect Core §2). A policy that
-        # requires a scope or claims excludes them already; and Dex's access tokens have at_hash, too.
-        if not typed and not accepted.scopes and not self.required_claims and _NOT_IN_ACCESS_TOKENS & claims.keys():
-            raise TokenError("it looks like an ID token or a security event, and has no scope")
+        accepted = self._check(jwt.claims, now)
+        self._refuse_other_kinds(jwt, jwt.claims, accepted.scopes)
         return accepted
 
-    def check_introspection(self, answer: Mapping[str, object], now: float) -> AccessToken:
-        """Check an issuer's answer about an opaque token (RFC 7662 §2.2).
+    def check_introspection(self, answer: Mapping[str, object], now: float, jwt: Jwt | None = None) -> AccessToken:
+        """Check an issuer's answer about a token (RFC 7662 §2.2).
 
         `iss`, `aud` and the times may be missing from it: the issuer checks them for the authenticated caller (§4).
+
+        Args:
+            answer: the answer.
+            now: seconds since the epoch.
+            jwt: the token, if it is a JWT: the answer says that its claims are true, and may add to them.
 
         Raises:
             ExpiredTokenError: it has expired by this server's clock.
@@ -188,12 +241,14 @@ class TokenPolicy(Struct, frozen=True):
         """
         if answer.get("active") is not True:
             raise TokenError("the issuer says that it is not active")
-        claims = {name: value for name, value in answer.items() if value is not None}
         # Refresh tokens are active as well.
-        kind = str(claims.get("token_type", "bearer")).lower()
+        kind = str(member(answer, "token_type", "bearer")).lower()
         if kind not in {"bearer", "access_token", "dpop"}:
             raise TokenError("token_type is not that of an access token")
+        claims = answer if jwt is None else {**jwt.claims, **present(answer)}
         accepted = self._check(claims, now, introspected=True)
+        if jwt is not None:
+            self._refuse_other_kinds(jwt, claims, accepted.scopes)
         if kind == "dpop" and not accepted.key_thumbprint:
             raise TokenError("token_type is DPoP, and cnf names no key")
         return accepted
@@ -203,10 +258,10 @@ class TokenPolicy(Struct, frozen=True):
         return math.inf if token.expires_at is None else token.expires_at + self.leeway_s
 
     def _check(self, claims: Mapping[str, object], now: float, *, introspected: bool = False) -> AccessToken:
-        if claims.get("iss", self.issuer) != self.issuer:
+        if member(claims, "iss", self.issuer) != self.issuer:
             raise TokenError("iss is another issuer")
         key, certificate = self._binding_of(claims)
-        if "aud" in claims or not introspected:
+        if member(claims, "aud") is not None or not introspected:
             self._check_audience(claims)
         expires_at = self._check_times(claims, now)
         for name, values in self.required_claims.items():
@@ -219,9 +274,9 @@ class TokenPolicy(Struct, frozen=True):
 
     def _binding_of(self, claims: Mapping[str, object]) -> tuple[str | None, str | None]:
         """Return the thumbprints of the key and of the certificate that a token is bound to (RFC 7800 §3.1)."""
-        confirmation = claims.get("cnf")
-        members = confirmation if isinstance(confirmation, dict) else {}
-        if "cnf" in claims and (not members or members.keys() - {"jkt", "x5t#S256"}):
+        confirmation = member(claims, "cnf", {})
+        members = present(confirmation) if isinstance(confirmation, dict) else None
+        if members is None or members.keys() - {"jkt", "x5t#S256"}:
             raise TokenError("cnf does not bind it to a key or a certificate in a way that is known here")
         for name, rule in (("jkt", self.dpop), ("x5t#S256", self.mtls)):
             if name not in members:
@@ -229,14 +284,14 @@ class TokenPolicy(Struct, frozen=True):
                     raise TokenError(f"it is not bound (cnf.{name})")
             elif rule == "refuse":
                 raise TokenError(f"it is bound (cnf.{name}), which is not accepted here")
-            elif not isinstance(members[name], str) or not members[name]:
+            elif not isinstance(members[name], str):
                 raise TokenError(f"cnf.{name} is not a thumbprint")
         return members.get("jkt"), members.get("x5t#S256")
 
     def _check_audience(self, claims: Mapping[str, object]) -> None:
         if not self.audiences:
             return  # required_claims identify the audience instead
-        audience = claims.get("aud")
+        audience = member(claims, "aud")
         named = [audience] if isinstance(audience, str) else audience
         if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
             raise TokenError("aud is missing, or neither a string nor a list of strings")
@@ -256,19 +311,45 @@ class TokenPolicy(Struct, frozen=True):
         return expires_at
 
     def _user_of(self, claims: Mapping[str, object], *, introspected: bool) -> str:
-        name = self.user_claim
-        if introspected and name == USER_CLAIM and name not in claims:
-            name = "client_id"  # a client's own token: sub is optional (RFC 7662 §2.2)
-        for wanted in {"sub", name} & claims.keys() | {name}:
-            value = claims.get(wanted)
-            if not isinstance(value, str) or not 0 < len(value) <= USER_MAX_CHARS or not value.isprintable():
-                raise TokenError(f"{wanted} is missing, or not a valid name")
-        return str(claims[name])
+        # In an answer, sub is optional (RFC 7662 §2.2); a client's own token has no username either.
+        names = ("sub", "username", "client_id") if introspected and self.user_claim == "sub" else (self.user_claim,)
+        found = [name for name in names if member(claims, name) is not None]
+        if not found:
+            raise TokenError("sub, username and client_id are missing" if len(names) > 1 else f"{names[0]} is missing")
+        for name in ("sub", found[0]):
+            value = member(claims, name)
+            if value is not None and not _is_name(value):
+                raise TokenError(f"{name} is not a valid name")
+        return str(claims[found[0]])
+
+    def _refuse_other_kinds(self, jwt: Jwt, claims: Mapping[str, object], scopes: Collection[str]) -> None:
+        """Refuse ID tokens and security events: JWTs of the same issuer, signed with the same keys.
+
+        An ID token is for the client that signed the user in, so its audience is a client, and its scope, if it has
+        one, has `openid`. The claims of Keycloak and Cognito that name the kind of a token are believed.
+        """
+        if not is_type(jwt, "JWT"):
+            return
+        if member(claims, "events") is not None:  # RFC 8417 §2.2, as of logout tokens
+            raise TokenError("it is a security event")
+        found = [name for name in _ID_TOKEN_CLAIMS if member(claims, name) is not None]
+        named = claims.get("typ") == "Bearer" or claims.get("token_use") == "access"
+        if not found or named or self.id_tokens == "accept":
+            return
+        if not scopes and found != ["auth_time"]:
+            why = "no scope"
+        elif "openid" in scopes:
+            why = "the scope openid"
+        elif _is_for_a_client(claims):
+            why = "a client as its audience"
+        else:
+            return
+        raise TokenError(f"it looks like an ID token: it has {', '.join(found)}, and {why} (id_tokens)")
 
     def _scopes_of(self, claims: Mapping[str, object]) -> frozenset[str]:
         scopes: set[str] = set()
         for name in self.scope_claims:
-            value = claims.get(name, [])
+            value = member(claims, name, [])
             words = value.split(" ") if isinstance(value, str) else value
             if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
                 raise TokenError(f"{name} is neither a string nor a list of strings")
@@ -285,7 +366,7 @@ def decode_jwt(token: str) -> Jwt:
     """
     # Non-ASCII characters are refused with all else that is not Base64.
     jwt = decode_signed(token.encode("utf-8", "surrogatepass"))
-    if not isinstance(jwt.claims.get("iss"), str):
+    if not isinstance(member(jwt.claims, "iss"), str):
         raise TokenError("iss is missing, or not a string")
     return jwt
 
@@ -301,7 +382,7 @@ def decode_signed(text: bytes) -> Jwt:
     if len(parts) not in {3, 5} or not _begins_as_object(parts[0]):
         raise NotJwtError("it is not a JWT")
     if len(parts) == 5:
-        raise TokenError("it is encrypted (JWE)")
+        raise EncryptedError("it is encrypted (JWE)")
     try:
         header, claims = _decode_object(parts[0]), _decode_object(parts[1])
         signature = decode_base64url(parts[2])
@@ -309,12 +390,12 @@ def decode_signed(text: bytes) -> Jwt:
         raise TokenError("malformed: not three parts of canonical Base64, of which two are JSON objects") from None
     # No extension is supported; an empty crit is forbidden (RFC 7515 §4.1.11), and b64 requires crit (RFC 7797 §6).
     for name in ("crit", "b64"):
-        if name in header:
+        if header.get(name) is not None:
             raise TokenError(f"its header has {name}")
     for name in ("alg", "kid", "typ"):
-        if not isinstance(header.get(name, ""), str):
+        if not isinstance(member(header, name, ""), str):
             raise TokenError(f"{name} in its header is not a string")
-    if "alg" not in header:
+    if member(header, "alg") is None:
         raise TokenError("alg is missing")
     return Jwt(header, claims, parts[0] + b"." + parts[1], signature)
 
@@ -353,11 +434,16 @@ _JSON = json.JSONDecoder(object_pairs_hook=_refuse_duplicates, parse_constant=_r
 
 
 def is_type(jwt: Jwt, name: str) -> bool:
-    """Return whether a JWT is of a type (RFC 7515 §4.1.9); without `typ` it is a `JWT`."""
-    return _type_of(jwt.header.get("typ", "JWT")) == _type_of(name)
+    """Return whether a JWT is of a type (RFC 7515 §4.1.9)."""
+    return _normalize_type(type_of(jwt)) == _normalize_type(name)
 
 
-def _type_of(name: str) -> str:
+def type_of(jwt: Jwt) -> str:
+    """Return the type of a JWT (RFC 7515 §4.1.9); without `typ` it is a `JWT`."""
+    return str(member(jwt.header, "typ", "JWT"))
+
+
+def _normalize_type(name: str) -> str:
     """Return a `typ` normalized for comparison (RFC 7515 §4.1.9: a media type, "application/" may be omitted)."""
     return name.lower().removeprefix("application/")
 
@@ -368,13 +454,28 @@ def decode_date(claims: Mapping[str, object], name: str) -> float | None:
     Raises:
         TokenError: it is another value.
     """
-    value = claims.get(name)
-    if name not in claims:
+    value = member(claims, name)
+    if value is None:
         return None
     # The range excludes NaN and infinity.
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _DATE_MAX:
         raise TokenError(f"{name} is not a date")
     return float(value)
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= USER_MAX_CHARS and value.isprintable()
+
+
+def _is_for_a_client(claims: Mapping[str, object]) -> bool:
+    """Return whether the audience is a client: the one that the token names, or of a token that names none, no URI.
+
+    The audience of an access token is a resource, which is a URI (RFC 8707 §2).
+    """
+    audience = claims.get("aud")
+    audiences = [name for name in (audience if isinstance(audience, list) else [audience]) if isinstance(name, str)]
+    clients = [claims[name] for name in _CLIENT_CLAIMS if member(claims, name) is not None]
+    return any(client in audiences for client in clients) if clients else not any(":" in name for name in audiences)
 
 
 def _has_one_of(value: object, accepted: tuple[Scalar, ...]) -> bool:

@@ -317,7 +317,14 @@ def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> 
     """Return the key of an issuer's settings that contradicts another, and why; empty strings if none does."""
     if any(issuer.issuer == other.issuer for other in others):
         return "issuer", f"{issuer.issuer} has a table already; audience may be a list"
-    return find_contradiction(issuer.audiences, issuer.required_claims, issuer.client_id, issuer.client_secret_file)
+    return find_contradiction(
+        audiences=issuer.audiences,
+        required_claims=issuer.required_claims,
+        client_id=issuer.client_id,
+        client_secret_file=issuer.client_secret_file,
+        introspect=issuer.introspect,
+        introspection_endpoint=issuer.introspection_endpoint,
+    )
 
 
 _SCHEMES = ", ".join(f'"{scheme}"' for scheme in SCHEMES)
@@ -363,6 +370,8 @@ ALLOWED = {
     "bearer.scope_claims": "a list of names of claims",
     "bearer.required_claims": 'a table of claims, each a value or a list of values, such as {azp = "my-client"}',
     **dict.fromkeys(("bearer.dpop", "bearer.mtls"), '"refuse", "accept" or "require"'),
+    "bearer.id_tokens": '"refuse" or "accept"',
+    "bearer.introspect": '"opaque" or "all"',
     "tls.client_certificates": '"no" or "ask"',
     "admin.listen": 'a list of endpoints, such as ["tcp:9180:interface=127.0.0.1"]',
     "log.file": 'the path of a file, or "": where twistd logs',

@@ -18,7 +18,7 @@ from postd.defaults import (
 from postd.protocol import jwt
 from postd.protocol.bearer import has_issuer
 from postd.protocol.host import normalize_host
-from postd.protocol.jwt import Algorithm, Binding, Scalar
+from postd.protocol.jwt import Algorithm, Binding, IdTokens, Introspected, Scalar
 from postd.protocol.password import normalize
 from postd.settings.values import (
     ByteCount,
@@ -169,8 +169,10 @@ class BearerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     leeway_s: Leeway = field(default=Leeway(jwt.LEEWAY_S), name="leeway")
     dpop: Binding = "refuse"
     mtls: Binding = "refuse"
+    id_tokens: IdTokens = "refuse"
     ca_file: str = ""
     introspection_endpoint: OptionalUrl = OptionalUrl("")
+    introspect: Introspected = "opaque"
     client_id: str = ""
     client_secret_file: str = ""
 

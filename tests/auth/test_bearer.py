@@ -40,7 +40,7 @@ from postd.reactor import IReactor
 from postd.store.sqlite.store import MemoryStore
 from tests.auth.test_jwks import Network
 from tests.helpers import result_of
-from tests.issuer import INTROSPECTION, Issuer, Key, Mint, Reply
+from tests.issuer import INTROSPECTION, JWKS, Issuer, Key, Mint, Reply
 
 AUDIENCE = "https://api.example"
 HERE = "192.0.2.1"
@@ -352,6 +352,48 @@ class OpaqueTokenTests:
         assert (first.count(INTROSPECTION), second.count(INTROSPECTION)) == (0, 0)
 
     @ensureDeferred
+    async def test_jwt_is_introspected_if_all_tokens_are(self, issuers: Issuers) -> None:
+        """Its scope may be known to the issuer alone, as that of Canaille's; no key of the issuer is needed."""
+        issuer, other = issuers.add_asked(introspect="all", read_scope="read"), issuers.add_asked()
+        issuer.replies[JWKS] = Reply(b"", 500)
+        unknown = Key.make("RS256")
+        good = issuer.token(unknown)
+        issuer.active[good] = {"scope": "read"}
+        assert await issuers.check(good) == f"{issuer.issuer}#alice"
+        assert await issuers.check(good) == f"{issuer.issuer}#alice"
+        assert (issuer.count(INTROSPECTION), other.count(INTROSPECTION), issuer.count(JWKS)) == (1, 0, 0)
+
+    @ensureDeferred
+    @pytest.mark.parametrize(
+        ("header", "claims", "why"),
+        [
+            ({}, {"aud": "https://elsewhere.example"}, "aud"),
+            ({}, {"exp": 1}, "expired"),
+            ({}, {"cnf": {"jkt": "x"}}, "cnf"),
+            ({"typ": "logout+jwt"}, {}, "typ"),
+            ({"typ": "JWT"}, {"nonce": "x", "scope": "openid"}, "ID token"),
+        ],
+    )
+    async def test_claims_of_an_introspected_jwt_are_checked(
+        self, issuers: Issuers, header: dict[str, Any], claims: dict[str, Any], why: str
+    ) -> None:
+        """The answer says that they are true, and need not repeat them."""
+        issuer = issuers.add_asked(introspect="all")
+        token = issuer.token(header=header, **claims)
+        issuer.active[token] = {}
+        assert why in (await refusal_of(issuers.check(token))).why
+        inactive = issuer.token(jti="x")
+        assert "not active" in (await refusal_of(issuers.check(inactive))).why
+
+    @ensureDeferred
+    async def test_encrypted_token_is_introspected_if_all_tokens_are(self, issuers: Issuers) -> None:
+        issuer, other = issuers.add_asked(introspect="all"), issuers.add_asked()
+        encrypted = "eyJhbGciOiJkaXIifQ..a.b.c"
+        issuer.active[encrypted] = issuer.claims()
+        assert await issuers.check(encrypted) == f"{issuer.issuer}#alice"
+        assert other.count(INTROSPECTION) == 0
+
+    @ensureDeferred
     async def test_encrypted_token_is_not_introspected(self, issuers: Issuers) -> None:
         """It is a kind of JWT."""
         issuer = issuers.add_asked()
@@ -494,7 +536,7 @@ class LogTests:
             issuer.token(sub="somebody", exp=1),
             issuer.token(sub="somebody", aud="https://somewhere.example"),
             issuer.token(sub="somebody", iss="https://somewhere.example"),
-            issuer.token(sub="somebody", header={"typ": "named-by-a-token"}),
+            issuer.token(sub="somebody", header={"typ": "named-by-a-token of somebody"}),
             issuer.token(other, sub="somebody"),
         ]
         with capturedLogs() as events:

@@ -121,6 +121,7 @@ class RequestTests:
             {**GOOD, "nbf": START_S + 1000},
             {**GOOD, "sub": 7},
             {"active": True, "aud": AUDIENCE},
+            {"active": None, "sub": "alice", "aud": AUDIENCE},
         ],
     )
     def test_unacceptable_answer_is_refused(self, world: World, answer: Mapping[str, Any]) -> None:
@@ -308,6 +309,15 @@ class FailureTests:
         world.request().answer(content, status=400)
         with pytest.raises(IssuerUnavailableError):
             result_of(asking)
+
+    def test_wait_that_an_issuer_asks_for_is_in_the_error(self, world: World) -> None:
+        world.ask("known")
+        asking = world.begin("opaque")
+        world.request().fail(FetchError("busy", 30.0))
+        with pytest.raises(IssuerUnavailableError) as caught:
+            result_of(asking)
+        assert caught.value.retry_after_s == 30.0
+        assert world.known("known") == ALICE
 
     def test_failure_is_not_cached(self, world: World) -> None:
         world.fail("opaque", FetchError("connection refused"))

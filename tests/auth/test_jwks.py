@@ -20,7 +20,7 @@ from postd.auth.jwks import (
     KeySource,
 )
 from postd.errors import IssuerUnavailableError
-from postd.net.fetching import Fetched, Fetcher, FetchError, UnusableError
+from postd.net.fetching import Fetched, Fetcher, FetchError, NoDocumentError, UnusableError
 from postd.protocol.discovery import FRESH_DEFAULT_S, FRESH_MAX_S, FRESH_MIN_S
 from postd.protocol.jwt import decode_jwt
 from postd.reactor import IReactor
@@ -75,7 +75,10 @@ class Network:
     def __init__(self) -> None:
         self.asked: list[PendingRequest] = []
 
-    def get(self, url: str) -> Deferred[Fetched]:
+    def get(self, url: str, *, accept: str) -> Deferred[Fetched]:
+        assert accept == (
+            "application/json" if "/.well-known/" in url else "application/jwk-set+json, application/json"
+        )
         return self._ask(PendingRequest(url, {}, None))
 
     def post(self, url: str, form: Mapping[str, str], *, auth: tuple[str, str] | None) -> Deferred[Fetched]:
@@ -109,12 +112,13 @@ class World:
 
     START_S = 1_800_000_000.0
 
-    def __init__(self, jwks_uri: str = JWKS) -> None:
+    def __init__(self, jwks_uri: str = JWKS, *, optional: bool = False) -> None:
         self.clock = Clock()
         self.clock.rightNow = self.START_S
         self.network = Network()
         fetcher = cast(Fetcher, self.network)
-        self.source = KeySource(ISSUER, fetcher, reactor=cast(IReactor, self.clock), jwks_uri=jwks_uri)
+        reactor = cast(IReactor, self.clock)
+        self.source = KeySource(ISSUER, fetcher, reactor=reactor, jwks_uri=jwks_uri, optional=optional)
 
     def start(self, *keys: Key, cache_control: Sequence[str] = ()) -> None:
         """Start it, and serve these keys."""
@@ -394,6 +398,113 @@ class UnknownKeyTests:
         world.serve(ONE, TWO)
         assert (result_of(finding), world.found(ONE, kid=ABSENT)) == ([], [])
         assert world.fetches == 2
+
+
+class BusyTests:
+    """An issuer that asks to wait gets no request before."""
+
+    def test_first_keys_are_not_fetched_before(self) -> None:
+        world = World()
+        world.source.start()
+        world.fail(FetchError("busy", 40.0))
+        assert 40.0 <= world.next_call_s() <= 44.0
+        for left_s in (40.0, 20.0):
+            with pytest.raises(IssuerUnavailableError) as caught:
+                world.found(ONE)
+            assert caught.value.retry_after_s == pytest.approx(left_s)
+            world.clock.advance(20.0)
+        assert world.fetches == 1
+        finding = world.find(ONE)
+        world.serve(ONE)
+        assert result_of(finding) == ["one"]
+
+    def test_keys_are_used_on(self, world: World) -> None:
+        world.start(ONE)
+        world.until_next()
+        world.fail(FetchError("busy", 100.0))
+        assert world.found(ONE) == ["one"]
+        assert world.until_next() >= 100.0
+
+    def test_second_document_of_a_busy_issuer_is_not_fetched(self, discovering: World) -> None:
+        discovering.source.start()
+        discovering.network.next(OPENID).fail(FetchError("busy", 100.0))
+        assert len(discovering.network.asked) == 1
+
+
+class NoKeysTests:
+    """An issuer whose tokens can be introspected may have no keys."""
+
+    NOT_THERE = NoDocumentError("unexpected HTTP status 404")
+    LACKING: tuple[Any, ...] = ("{}", b"<html>", {"issuer": ISSUER}, {"issuer": ISSUER, "jwks_uri": None}, NOT_THERE)
+
+    def lack(self, discovering: World, openid: Any, oauth: Any) -> None:
+        for url, answer in ((OPENID, openid), (OAUTH, oauth)):
+            request = discovering.network.next(url)
+            if isinstance(answer, FetchError):
+                request.fail(answer)
+            else:
+                request.answer(answer)
+
+    @each("openid", LACKING)
+    @each("oauth", LACKING)
+    def test_issuer_without_metadata_or_keys_is_ready(self, openid: Any, oauth: Any) -> None:
+        world = World("", optional=True)
+        assert not world.source.is_ready
+        with capturedLogs() as events:
+            world.source.start()
+            self.lack(world, openid, oauth)
+        assert world.source.is_ready
+        assert texts(events) == ["it publishes no keys: its tokens are only introspected"]
+        assert world.next_call_s() >= 0.8 * DISCOVERY_TTL_S
+        finding = world.find(ONE)
+        self.lack(world, openid, oauth)
+        assert result_of(finding) == []
+        assert world.found(ONE) == []  # at most one discovery in UNKNOWN_KEY_INTERVAL_S
+        assert len(world.network.asked) == 4
+
+    def test_keys_that_appear_are_used(self) -> None:
+        world = World("", optional=True)
+        world.source.start()
+        self.lack(world, self.NOT_THERE, self.NOT_THERE)
+        finding = world.find(ONE)
+        world.network.next(OPENID).answer(metadata())
+        world.serve(ONE)
+        assert result_of(finding) == ["one"]
+        assert not world.source.none_published
+
+    @each(
+        "openid, oauth",
+        [
+            (UNREACHABLE, None),
+            (UNUSABLE, NOT_THERE),
+            (NOT_THERE, UNUSABLE),
+            (metadata(issuer="https://other.example"), NOT_THERE),
+            (metadata("http://elsewhere.example/keys"), NOT_THERE),
+        ],
+    )
+    def test_other_failures_are_retried(self, openid: Any, oauth: Any) -> None:
+        world = World("", optional=True)
+        world.source.start()
+        if oauth is None:
+            world.network.next(OPENID).fail(openid)
+        else:
+            self.lack(world, openid, oauth)
+        assert not world.source.is_ready
+        assert world.next_call_s() <= RETRY_MIN_S * JITTER[1]
+        with pytest.raises(IssuerUnavailableError):
+            world.found(ONE)
+
+    def test_issuer_that_needs_keys_is_not_ready_without(self, discovering: World) -> None:
+        discovering.source.start()
+        self.lack(discovering, self.NOT_THERE, self.NOT_THERE)
+        assert not discovering.source.is_ready
+
+    def test_reloaded_source_stays_ready(self) -> None:
+        world, other = World("", optional=True), World("", optional=True)
+        world.source.start()
+        self.lack(world, self.NOT_THERE, self.NOT_THERE)
+        other.source.copy_keys(world.source)
+        assert other.source.is_ready
 
 
 class WaitingTests:

@@ -163,6 +163,46 @@ async def test_refused_token_is_replaced_once(expires_in: object, tmp_path: Path
         assert fake_issuer.given == 3
 
 
+OPTIONAL_OF_TOKEN = (
+    "expires_in",
+    "scope",
+    "refresh_token",
+    "id_token",
+    "issued_token_type",
+    "error",
+    "error_description",
+)
+OPTIONAL_OF_METADATA = ("jwks_uri", "token_endpoint_auth_methods_supported", "dpop_signing_alg_values_supported")
+
+
+@ensureDeferred
+@pytest.mark.parametrize("value", [None, "", [], {}], ids=repr)
+async def test_empty_member_of_an_issuer_is_as_absent(value: Any, tmp_path: Path) -> None:
+    """Of token responses and of metadata; a required one is missing."""
+    for members in ({name: value} for name in (*OPTIONAL_OF_TOKEN, *OPTIONAL_OF_METADATA)):
+        fake_issuer, resource_server = FakeIssuer(), FakeResourceServer()
+        fake_issuer.document = fake_issuer.members = members
+        async with running(tmp_path, fake_issuer, resource_server) as (client, _):
+            assert await get(client) == 200, members
+    for name in ("access_token", "token_type"):
+        fake_issuer, resource_server = FakeIssuer(), FakeResourceServer()
+        fake_issuer.members = {name: value}
+        async with running(tmp_path, fake_issuer, resource_server) as (client, _):
+            assert "no bearer token" in str(await error_of(get(client), SignInError))
+
+
+@ensureDeferred
+async def test_busy_issuer_is_a_temporary_error(tmp_path: Path) -> None:
+    """It gets no request before the time that it has asked for."""
+    fake_issuer = FakeIssuer()
+    fake_issuer.status = 429
+    async with running(tmp_path, fake_issuer, FakeResourceServer()) as (client, _):
+        for _ in range(3):
+            error: SignInError = await error_of(get(client), SignInError)
+            assert (error.temporary, "has asked to wait" in str(error)) == (True, True)
+        assert fake_issuer.given == 1
+
+
 @ensureDeferred
 @pytest.mark.parametrize(
     ("members", "status", "why"),

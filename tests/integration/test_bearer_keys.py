@@ -20,7 +20,7 @@ from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.integration.test_bearer import AUDIENCE, bearer_table, check_log
 from tests.integration.test_logins import PASSWORD, serve, write_users
-from tests.issuer import ABSENT, DISCOVERY, JWKS, Issuer, Key, Reply, b64
+from tests.issuer import ABSENT, DISCOVERY, INTROSPECTION, JWKS, Issuer, Key, Reply, b64
 
 POLL_MAX_S = PATIENCE_S
 
@@ -384,6 +384,26 @@ def test_request_waits_3_s_for_keys_at_most(served: Served) -> None:
     check_refused(served.try_token(issuer.token(header={"kid": "made-up"})))
     assert [line for line in told_of(served, issuer) if "not fetched" in line] == []
     assert served.try_token(issuer.token()).status_code == 200
+
+
+def test_busy_issuer_gets_no_request_and_its_wait_is_the_servers(tmp_path: Path) -> None:
+    """Known tokens and held keys stay in use, and so do other issuers; unknown tokens get the rest of the wait."""
+    with Issuer(AUDIENCE, Key.make("ES256")) as busy, Issuer(AUDIENCE, Key.make("ES256")) as other:
+        table = bearer_table(busy, introspection_endpoint=f"{busy.origin}{INTROSPECTION}")
+        with serve(tmp_path, f'api = {{read = ["bearer"]}}\n{table}{bearer_table(other)}') as daemon:
+
+            def read(token: str) -> httpx.Response:
+                return httpx.get(f"{daemon.url}/post", headers={"Authorization": f"Bearer {token}"}, timeout=PATIENCE_S)
+
+            busy.active["known"] = {"sub": "alice", "aud": AUDIENCE}
+            assert read("known").status_code == 200
+            busy.replies[INTROSPECTION] = Reply(b"", 429, headers={"Retry-After": "300"})
+            for number in range(5):
+                answer = read(f"unknown-{number}")
+                check_unavailable(answer)
+                assert 200 < int(answer.headers["Retry-After"]) <= 300
+            assert busy.count(INTROSPECTION) == 2
+            assert [read(token).status_code for token in ("known", busy.token(), other.token())] == [200] * 3
 
 
 def test_held_keys_are_used_while_the_issuer_is_down(served: Served) -> None:

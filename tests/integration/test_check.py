@@ -12,7 +12,7 @@ import pytest
 from tests.helpers import PATIENCE_S
 from tests.integration.forking import run
 from tests.integration.logins import POSTD
-from tests.issuer import DISCOVERY, Issuer, Key, Reply
+from tests.issuer import DISCOVERY, RFC_8414, Issuer, Key, Reply
 
 AUDIENCE = "https://posts.example"
 
@@ -94,6 +94,38 @@ def test_each_failing_issuer_is_reported(tmp_path: Path, issuer: Issuer) -> None
     assert lines[1] == f"bearer {issuer.issuer}/: {both}"
     assert lines[2] == f"bearer {issuer.issuer}: postd.toml: bearer[2].ca_file: {missing}"
     assert error == "postd: found 3 problems\n"
+
+
+def without_metadata(issuer: Issuer) -> str:
+    """Serve no metadata and no keys; return the issuer's table with its introspection endpoint."""
+    for path in (DISCOVERY, RFC_8414, "/jwks"):
+        issuer.replies[path] = Reply(b"<html>", 404)
+    return f'issuer = "{issuer.issuer}"\nintrospection_endpoint = "{issuer.origin}/introspect"'
+
+
+@pytest.mark.parametrize("introspect", ["opaque", "all"])
+def test_issuer_with_introspection_alone_is_ok(tmp_path: Path, issuer: Issuer, introspect: str) -> None:
+    code, lines, _ = check(tmp_path, f'{without_metadata(issuer)}\nintrospect = "{introspect}"')
+    none = [f"bearer {issuer.issuer}: ok, it publishes no keys: its tokens are only introspected"]
+    answers = f"bearer {issuer.issuer}: ok, {issuer.origin}/introspect answers"
+    assert (code, lines) == (0, [*(none if introspect == "opaque" else []), answers])
+
+
+@pytest.mark.parametrize("path", ["/o", "/api/auth"])
+def test_forgotten_path_of_an_issuer_is_found(tmp_path: Path, issuer: Issuer, path: str) -> None:
+    without_metadata(issuer)
+    found = f"{issuer.issuer}{path}"
+    issuer.replies[f"{path}{DISCOVERY}"] = Reply(json.dumps({"issuer": found}).encode())
+    code, (line,), _ = check(tmp_path, f'issuer = "{issuer.issuer}"')
+    assert code == 1
+    assert line.endswith(f'unexpected HTTP status 404; there is an issuer "{found}": is that the one?')
+
+
+def test_fault_of_a_key_is_named(tmp_path: Path, issuer: Issuer) -> None:
+    faulty = {**issuer.keys[0].jwk(), "n": "a b"}
+    issuer.replies["/jwks"] = Reply(json.dumps({"keys": [faulty]}).encode())
+    _, (line,), _ = check(tmp_path, f'issuer = "{issuer.issuer}"')
+    assert line.endswith("it has no usable key: key 1 of 1: its n is not Base64url")
 
 
 def test_check_ends_on_ctrl_c(tmp_path: Path, issuer: Issuer) -> None:

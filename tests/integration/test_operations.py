@@ -24,7 +24,7 @@ from tests.cases import each
 from tests.helpers import make_certificate, run_sql, wait_until
 from tests.integration.daemon import FREE_PORT, START_MAX_S, STOP_MAX_S, Daemon
 from tests.integration.logins import DigestUser, is_stale, sign_in
-from tests.issuer import Issuer, Key
+from tests.issuer import DISCOVERY, INTROSPECTION, JWKS, RFC_8414, Issuer, Key, Reply
 from tests.redis_server import RedisServer
 
 PASSWORD = "correct horse"
@@ -390,6 +390,22 @@ def test_reload_adds_an_issuer_and_readiness_waits_for_its_keys(service: Operate
             assert len(issuer.asked) >= asked
         assert service.statuses(lambda client: client.get("/bearer", headers=token)) == {404}
         assert service.ask_admin("/readyz").text == "store: ok\n"
+
+
+def test_issuer_with_introspection_alone_is_ready(service: Operated) -> None:
+    """It has neither metadata nor keys, so none are missing; and it has no metrics of keys."""
+    with Issuer(AUDIENCE, Key.make("ES256")) as issuer:
+        for path in (DISCOVERY, RFC_8414, JWKS):
+            issuer.replies[path] = Reply(b"", 404)
+        issuer.active["opaque"] = {"username": "alice", "client_id": "app"}
+        table = f'[[page]]\npath = "/bearer"\nschemes = ["bearer"]\n[[bearer]]\nissuer = "{issuer.issuer}"\n'
+        table += f'audience = "{AUDIENCE}"\nintrospection_endpoint = "{issuer.origin}{INTROSPECTION}"'
+        with service.reloaded(service.settings(more=table)):
+            wait_until(lambda: service.ask_admin("/readyz").status_code == 200)
+            assert service.ask_admin("/readyz").text == f"store: ok\nbearer {issuer.issuer}: ok\n"
+            answers = service.each(lambda client: client.get("/bearer", headers={"Authorization": "Bearer opaque"}))
+            assert {answer.text for answer in answers} == {"Success: alice\n"}
+            assert not any(name.startswith("postd_bearer_keys") for name, _ in service.samples())
 
 
 BROKEN = {

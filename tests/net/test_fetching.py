@@ -6,8 +6,10 @@ import ssl
 import threading
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from pytest_twisted import ensureDeferred
@@ -16,12 +18,15 @@ from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
+from zope.interface import directlyProvides, providedBy
 
 from postd.errors import ConfigError
 from postd.net import fetching
 from postd.net.fetching import (
     CONTENT_MAX_BYTES,
     REDIRECTS_MAX,
+    RETRY_AFTER_DEFAULT_S,
+    RETRY_AFTER_MAX_S,
     Fetched,
     Fetcher,
     FetchError,
@@ -240,7 +245,7 @@ async def test_post_without_auth_sends_no_credentials(issuer: Issuer) -> None:
 
 
 @ensureDeferred
-@pytest.mark.parametrize("status", [201, 204, 206, 401, 403, 404, 429, 500, 503])
+@pytest.mark.parametrize("status", [201, 204, 206, 401, 403, 404, 500, 503])
 async def test_other_status_is_an_unusable_response(issuer: Issuer, status: int) -> None:
     issuer.replies["/a"] = Reply(b"" if status == 204 else b"{}", status)
     for asking in (get(f"{issuer.origin}/a"), post(f"{issuer.origin}/a")):
@@ -374,11 +379,117 @@ async def test_connection_is_aborted_when_the_head_is_too_large() -> None:
 
 
 @ensureDeferred
-@pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "br", "gzip, gzip", "identity, gzip", "unheard-of"])
-async def test_compressed_content_is_refused(issuer: Issuer, encoding: str) -> None:
+@pytest.mark.parametrize(
+    "encoding", ["", "identity", "Identity", ", identity", "gzip", "GZIP", "x-gzip", "identity, gzip"]
+)
+async def test_content_with_an_empty_coding_or_gzip_is_read(issuer: Issuer, encoding: str) -> None:
+    """Some servers and proxies compress although `identity` is asked for."""
+    content = gzip.compress(b'{"a": 1}') if "gzip" in encoding.lower() else b'{"a": 1}'
+    issuer.replies["/a"] = Reply(content, headers={"Content-Encoding": encoding})
+    assert (await get(f"{issuer.origin}/a")).content == b'{"a": 1}'
+    assert (await post(f"{issuer.origin}/a")).content == b'{"a": 1}'
+    assert {asked.headers["accept-encoding"] for asked in issuer.asked} == {"identity"}
+
+
+@ensureDeferred
+@pytest.mark.parametrize("size", [CONTENT_MAX_BYTES, CONTENT_MAX_BYTES + 1, 16 * 1024**2])
+async def test_expanded_content_is_limited(issuer: Issuer, size: int) -> None:
+    issuer.replies["/a"] = Reply(gzip.compress(bytes(size)), headers={"Content-Encoding": "gzip"})
+    if size == CONTENT_MAX_BYTES:
+        assert len((await get(f"{issuer.origin}/a")).content) == size
+    else:
+        assert "more than 256 KiB" in str(await failure_of(get(f"{issuer.origin}/a")))
+
+
+@ensureDeferred
+@pytest.mark.parametrize("content", [b"", b"{}", gzip.compress(b"{}")[:-1], gzip.compress(b"{}" * 99)[:20] + b"x" * 20])
+async def test_malformed_gzip_is_refused(issuer: Issuer, content: bytes) -> None:
+    issuer.replies["/a"] = Reply(content, headers={"Content-Encoding": "gzip"})
+    assert "malformed gzip" in str(await failure_of(get(f"{issuer.origin}/a")))
+
+
+@ensureDeferred
+@pytest.mark.parametrize("encoding", ["deflate", "br", "gzip, gzip", "zstd", "unheard-of"])
+async def test_other_coding_is_refused(issuer: Issuer, encoding: str) -> None:
     issuer.replies["/a"] = Reply(gzip.compress(b"{}"), headers={"Content-Encoding": encoding})
     assert "compressed" in str(await failure_of(get(f"{issuer.origin}/a")))
     assert "compressed" in str(await failure_of(post(f"{issuer.origin}/a")))
+
+
+# Waiting as the host has asked
+
+
+class Busy:
+    """A fetcher with a clock of its own, and an issuer that answers with one response."""
+
+    def __init__(self, issuer: Issuer, status: int, retry_after: str | None) -> None:
+        self.issuer = issuer
+        headers = {} if retry_after is None else {"Retry-After": retry_after}
+        issuer.replies["/a"] = Reply(b"", status, headers)
+        self.reactor = MovableReactor()
+        self.fetcher = Fetcher(cast("IReactor", self.reactor))
+
+    async def check(self, wait_s: float, requests: int, path: str = "/a") -> None:
+        """Check the wait that the failure has, and the number of requests so far."""
+        error = await failure_of(self.fetcher.get(f"{self.issuer.origin}{path}"))
+        assert error.retry_after_s == pytest.approx(wait_s, abs=60 if wait_s > 60 else 0)
+        assert len(self.issuer.asked) == requests
+
+
+class MovableReactor:
+    """The reactor, with a clock that is ahead by `ahead_s`."""
+
+    def __init__(self) -> None:
+        self.ahead_s = 0.0
+        directlyProvides(self, providedBy(global_reactor))
+
+    def seconds(self) -> float:
+        return cast("IReactor", global_reactor).seconds() + self.ahead_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(global_reactor, name)
+
+
+@ensureDeferred
+@pytest.mark.parametrize("status", [429, 503])
+@pytest.mark.parametrize("dated", [False, True])
+async def test_host_that_asks_to_wait_gets_no_request_before(issuer: Issuer, status: int, *, dated: bool) -> None:
+    """`Retry-After` has seconds or a date; other URLs, as those of other issuers, are not affected."""
+    value = format_datetime(datetime.now(UTC) + timedelta(seconds=500), usegmt=True) if dated else "500"
+    busy = Busy(issuer, status, value)
+    await busy.check(500, 1)
+    for _ in range(3):
+        await busy.check(500, 1)
+    await busy.check(0, 2, "/none")
+    busy.reactor.ahead_s = 400
+    await busy.check(100, 2)
+    busy.reactor.ahead_s = 501
+    issuer.replies["/a"] = Reply(b"a")
+    assert (await busy.fetcher.get(f"{issuer.origin}/a")).content == b"a"
+    assert (await busy.fetcher.get(f"{issuer.origin}/a")).content == b"a"
+
+
+@ensureDeferred
+@pytest.mark.parametrize(
+    ("status", "value", "wait_s"),
+    [
+        (429, "99999999999999999999", RETRY_AFTER_MAX_S),
+        (503, "Fri, 31 Dec 9999 23:59:59 GMT", RETRY_AFTER_MAX_S),
+        (429, None, RETRY_AFTER_DEFAULT_S),
+        (429, "soon", RETRY_AFTER_DEFAULT_S),
+        (429, "-5", RETRY_AFTER_DEFAULT_S),
+        (429, "0", RETRY_AFTER_DEFAULT_S),
+        (429, "Sun, 06 Nov 1994 08:49:37 GMT", RETRY_AFTER_DEFAULT_S),
+        (503, None, 0),
+        (503, "soon", 0),
+        (503, "0", 0),
+        (500, "60", 0),
+        (404, "60", 0),
+    ],
+)
+async def test_wait_is_bounded(issuer: Issuer, status: int, value: str | None, wait_s: float) -> None:
+    busy = Busy(issuer, status, value)
+    await busy.check(wait_s, 1)
 
 
 # Redirects

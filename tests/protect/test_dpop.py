@@ -140,13 +140,21 @@ class RuleTests:
 
     @each(
         "confirmation",
-        [{}, None, "x", {"jkt": ""}, {"jkt": 5}, {"jkt": None}, {"jwk": {"kty": "EC"}}, {"x5t#S256": "x"}, ["jkt"]],
+        [5, "x", {"jkt": 5}, {"jkt": ["x"]}, {"jwk": {"kty": "EC"}}, {"x5t#S256": "x"}, ["jkt"]],
     )
     def test_other_bindings_are_refused(self, confirmation: Any) -> None:
         token = bound_token(cnf=confirmation)
         server = make_server()
         check_refused(ask(server, "GET", "/", headers=dpop(token)), BEARER, f"{DPOP}, {INVALID}")
         assert ask(server, "GET", "/", headers={"Authorization": f"Bearer {token}"}).status == 401
+
+    @each("confirmation", [None, {}, {"jkt": ""}, {"jkt": None}, {"jkt": None, "x5t#S256": None}])
+    def test_empty_binding_is_none(self, confirmation: Any) -> None:
+        token = bound_token(cnf=confirmation)
+        accepting, requiring = make_server(), make_server("require")
+        check_refused(ask(accepting, "GET", "/", headers=dpop(token)), BEARER, f"{DPOP}, {INVALID}")
+        assert ask(accepting, "GET", "/", headers={"Authorization": f"Bearer {token}"}).status == 200
+        check_refused(ask(requiring, "GET", "/", headers=dpop(token)), f"{DPOP}, {INVALID}")
 
     def test_missing_scope_is_403_on_the_line_of_the_scheme(self) -> None:
         answer = ask(make_server(read="posts:read"), "GET", "/", headers=dpop(bound_token()))
@@ -284,21 +292,21 @@ class MetadataTests:
             (
                 ("accept",),
                 {
-                    "dpop_signing_alg_values_supported": ["ES256", "EdDSA", "PS256", "RS256"],
+                    "dpop_signing_alg_values_supported": ["ES256", "Ed25519", "EdDSA", "PS256", "RS256"],
                     "dpop_bound_access_tokens_required": False,
                 },
             ),
             (
                 ("require",),
                 {
-                    "dpop_signing_alg_values_supported": ["ES256", "EdDSA", "PS256", "RS256"],
+                    "dpop_signing_alg_values_supported": ["ES256", "Ed25519", "EdDSA", "PS256", "RS256"],
                     "dpop_bound_access_tokens_required": True,
                 },
             ),
             (
                 ("refuse", "require"),
                 {
-                    "dpop_signing_alg_values_supported": ["ES256", "EdDSA", "PS256", "RS256"],
+                    "dpop_signing_alg_values_supported": ["ES256", "Ed25519", "EdDSA", "PS256", "RS256"],
                     "dpop_bound_access_tokens_required": False,
                 },
             ),

@@ -158,7 +158,7 @@ class KeyTests:
             (encode(okp_jwk(x=b64(bytes(32)))), "has a public key that is not its private key's"),
             (encode(okp_jwk(d="AA")), "is a malformed JWK"),
             (encode(ec_jwk(d=5)), "is a malformed JWK"),
-            (encode(ec_jwk(alg=[])), "is a malformed JWK"),
+            (encode(ec_jwk(alg=["ES256"])), "is a malformed JWK"),
             (encode(rsa_jwk(d=rsa_jwk()["dp"])), "is a malformed JWK"),
         ],  # keys differ from process to process
     )

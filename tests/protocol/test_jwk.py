@@ -1,5 +1,6 @@
 """Key sets, and signatures verified with them: the RFCs' examples, malformed keys and forgeries."""
 
+import base64
 import json
 from typing import Any
 from unittest.mock import Mock
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from postd.protocol.jwk import KEYS_MAX, RSA_MAX_BITS, KeySet, KeySetError, SigningKey, decode_key_set
 from postd.protocol.jwt import ALGORITHMS, Jwt, decode_jwt
 from tests.cases import each
-from tests.issuer import ABSENT, Key, Mint, b64, make_token, unb64
+from tests.issuer import ABSENT, EMPTY, Key, Mint, b64, make_token, unb64
 
 RSA, PSS, EC, ED = (Key.make(alg) for alg in ("RS256", "PS256", "ES256", "EdDSA"))
 MINT = Mint("https://idp.example", "https://posts.example", RSA, PSS, EC, ED)
@@ -169,9 +170,17 @@ class VerifyTests:
             jwt = decode_jwt(make_token(MINT.header(RSA, alg=alg), MINT.claims(), RSA, alg=made))
             assert not only_key(RSA.jwk(alg=ABSENT)).verify(jwt)
         for key in (RSA, PSS, EC, ED):
-            for alg in ("RS256", "PS256", "ES256", "ES384", "EdDSA", "RS384", "none", "HS256", ""):
+            for alg in ("RS256", "PS256", "ES256", "ES384", "EdDSA", "RS384", "none", "HS256"):
                 jwt = decode_jwt(make_token(MINT.header(key, alg=alg), MINT.claims(), key))
                 assert only_key(key.jwk()).verify(jwt) == (alg == key.alg)
+
+    @each("named", [ABSENT, None, "EdDSA", "Ed25519"])
+    @each("alg", ["EdDSA", "Ed25519"])
+    def test_key_of_ed25519_verifies_both_names(self, named: Any, alg: str) -> None:
+        """RFC 9864 §2.2: the algorithm of the key and that of the token may have either name."""
+        keys = key_set(ED.jwk(alg=named))
+        (found,) = keys.find(signed(ED, alg))
+        assert found.verify(signed(ED, alg))
 
     @each("alg", ["HS256", "HS384", "HS512"])
     def test_public_key_is_not_used_as_an_hmac_secret(self, alg: str) -> None:
@@ -228,7 +237,7 @@ class FindTests:
     @each(
         "kid",
         [
-            *("", "A", "a ", " a", "a\0", "a\n", "aa", "\u0430", "../../../../dev/null", "/dev/null", "*", "%"),
+            *("A", "a ", " a", "a\0", "a\n", "aa", "\u0430", "../../../../dev/null", "/dev/null", "*", "%"),
             *("x' UNION SELECT 'key' -- ", "https://keys.forged.example", "a|/bin/true", "None", "k" * 4000, "\ud800"),
         ],
     )
@@ -238,7 +247,7 @@ class FindTests:
 
     def test_kid_may_be_any_string(self) -> None:
         """Some issuers use paths, Base64, or other scripts."""
-        for kid in ("", "keys/1?x=y", "a b", "schlüssel", "-----BEGIN", "k" * 4000):
+        for kid in ("keys/1?x=y", "a b", "schlüssel", "-----BEGIN", "k" * 4000):
             assert len(key_set(RSA.jwk(kid=kid), PSS.jwk()).find(signed(RSA, kid=kid))) == 1
 
     def test_token_without_kid_needs_exactly_one_fitting_key(self) -> None:
@@ -256,11 +265,11 @@ class FindTests:
         assert [key.key_id for key in keys.find(signed(RSA, kid=ABSENT))] == ["RS256"]
 
     def test_key_without_kid_fits_only_tokens_without_kid(self) -> None:
-        for kid in (ABSENT, None):
+        for kid in (ABSENT, *EMPTY):
             keys = key_set(RSA.jwk(kid=kid))
-            assert keys.find(signed(RSA, kid=ABSENT))[0].key_id is None
+            for none in (ABSENT, *EMPTY):
+                assert keys.find(signed(RSA, kid=none))[0].key_id is None
             assert keys.find(signed(RSA, kid="RS256")) == []
-            assert keys.find(signed(RSA, kid="")) == []
 
     def test_keys_of_different_types_may_share_a_kid(self) -> None:
         """RFC 7517 §4.5."""
@@ -329,11 +338,9 @@ class UsableTests:
             ({"use": "enc", "alg": "RSA-OAEP"}, "use"),
             ({"use": "enc", "key_ops": ["verify"]}, "use"),
             ({"use": "SIG"}, "use"),
-            ({"use": ""}, "use"),
             ({"use": 5}, "use"),
             ({"use": ["sig"]}, "use"),
             ({"use": {"sig": 1}}, "use"),
-            ({"key_ops": []}, "key_ops"),
             ({"key_ops": ["sign"]}, "key_ops"),
             ({"key_ops": ["encrypt", "wrapKey"]}, "key_ops"),
             ({"key_ops": ["VERIFY"]}, "key_ops"),
@@ -341,7 +348,6 @@ class UsableTests:
             ({"key_ops": "verify"}, "key_ops"),
             ({"key_ops": {"verify": 1}}, "key_ops"),
             ({"key_ops": 5}, "key_ops"),
-            ({"key_ops": None}, "key_ops"),
             ({"kid": 5}, "kid"),
             ({"kid": ["RS256"]}, "kid"),
             ({"kid": {"x": 1}}, "kid"),
@@ -350,8 +356,6 @@ class UsableTests:
             ({"alg": "HS256"}, "alg"),
             ({"alg": "none"}, "alg"),
             ({"alg": "rs256"}, "alg"),
-            ({"alg": ""}, "alg"),
-            ({"alg": None}, "alg"),
             ({"alg": 5}, "alg"),
             ({"alg": ["RS256"]}, "alg"),
             ({"alg": ["ES256"]}, "alg"),
@@ -404,11 +408,11 @@ class UsableTests:
 
 
 def texts_for(good: str) -> list[Any]:
-    """Return values that are not the canonical Base64 of a number."""
+    """Return values that are not the Base64 of a number."""
     return [
         *(ABSENT, None, True, False, 0, 5, 1235, 65537, 1.5, 10**40, [], [good], {}, {good: 1}, [unb64(good)[0]]),
-        *("", "=", good + "=", good + "\n", " " + good, good[:4] + " " + good[4:], good[:2] + "~" + good[2:]),
-        *(good + "!!!!", "!!!!", "é", "None", "A", "AA", good[:1], good + ".", "-1"),
+        *("", "=", good + "===", good + "\n", " " + good, good[:4] + " " + good[4:], good[:2] + "~" + good[2:]),
+        *(good + "!!!!", "!!!!", "é", "None", "A", "AA", good[:1], good + ".", "-1~"),
     ]
 
 
@@ -421,7 +425,41 @@ class MalformedTests:
     )
     def test_malformed_number_is_left_out(self, key: Key, name: str) -> None:
         for text in texts_for(key.jwk()[name]):
-            assert len(key_set(key.jwk(**{name: text})).left_out) == 1, f"{name}: {shown(text)}"
+            (why,) = key_set(key.jwk(**{name: text})).left_out
+            assert f"its {name} " in why or "public key" in why or "bits" in why, f"{name}: {shown(text)}: {why}"
+
+    @each("key, name", [(RSA, "n"), (RSA, "e"), (EC, "x"), (EC, "y"), (ED, "x")])
+    def test_other_spelling_of_a_number_is_accepted(self, key: Key, name: str) -> None:
+        """Padding, the standard alphabet and leading zero bytes, which other libraries accept, too."""
+        number = unb64(key.jwk()[name])
+        padded = base64.urlsafe_b64encode(number + b"").decode()
+        standard = base64.b64encode(number).decode()
+        texts = [padded, standard, standard.rstrip("=")]
+        if key is not ED:
+            texts += [b64(b"\0" + number), b64(number.lstrip(b"\0"))]
+        for text in texts:
+            assert only_key(key.jwk(**{name: text})).verify(signed(key)), text
+
+    def test_short_coordinate_is_accepted(self) -> None:
+        """Java's numbers have no leading zero byte."""
+        numbers = [ec.derive_private_key(secret, ec.SECP256R1()) for secret in range(1, 2000)]
+        short = next(key for key in numbers if key.public_key().public_numbers().x < 2**248)
+        key = Key("ES256", "short", short)
+        x = short.public_key().public_numbers().x.to_bytes(31, "big")
+        assert only_key(key.jwk(x=b64(x))).verify(signed(key, kid="short"))
+
+    @each(
+        "fault, why",
+        [
+            ({"n": "A\nB"}, "its n is not Base64url"),
+            ({"n": ABSENT}, "its n is missing"),
+            ({"e": ["AQAB"]}, "its e is not Base64url"),
+            ({"n": "A"}, "its n is not Base64url"),
+            ({"x5c": ["MIIB"], "n": None}, "its n is missing"),
+        ],
+    )
+    def test_reason_names_the_member(self, fault: dict[str, Any], why: str) -> None:
+        assert why_left_out(RSA.jwk(**fault)) == why
 
     def test_invalid_numbers_are_left_out(self) -> None:
         entry = EC.jwk()
@@ -433,18 +471,18 @@ class MalformedTests:
             {"x": b64(unb64(entry["x"]) + b"\0")},
             {"x": b64(unb64(entry["x"])[:-1])},
         ):
-            assert "it is malformed" in why_left_out(EC.jwk(**members))
+            assert "its x " in why_left_out(EC.jwk(**members))
         for x in (bytes(31), bytes(33), b"x", bytes(64)):
-            assert "it is malformed" in why_left_out(ED.jwk(x=b64(x)))
+            assert why_left_out(ED.jwk(x=b64(x))) == f"its x has {len(x)} bytes, not 32"
         for e in (b"\0", b"\1", b"\2", b"\4", bytes(3)):
-            assert "it is malformed" in why_left_out(RSA.jwk(e=b64(e)))
+            assert "its n and e are not those of a public key" in why_left_out(RSA.jwk(e=b64(e)))
         for n in (b"\0", b"\1", bytes(256), b"\5" * 8):
             assert why_left_out(RSA.jwk(n=b64(n)))
 
     def test_point_of_another_curve_is_left_out(self) -> None:
         other = Key.make("ES384").jwk()
-        assert "it is malformed" in why_left_out({**other, "crv": "P-256", "alg": "ES256"})
-        assert "it is malformed" in why_left_out({**EC.jwk(), "crv": "P-384", "alg": "ES384"})
+        assert "its x has 48 bytes, not 32" in why_left_out({**other, "crv": "P-256", "alg": "ES256"})
+        assert "its x and y are not those of a public key" in why_left_out(EC.jwk(crv="P-384", alg="ES384"))
 
     @each("entry", [None, True, 5, 1.5, "", "RSA", [], [RSA.jwk()], {}])
     def test_entry_that_is_not_a_key_is_left_out(self, entry: Any) -> None:
@@ -478,7 +516,6 @@ class DocumentTests:
             *(b"", b" ", b"\xff", b"<html>", b"keys", b"{", b'{"keys": [', b'{"keys": []}x', b"[" * 100_000),
             *(
                 '{"keys": []}'.encode("utf-16"),
-                b"\xef\xbb\xbf" + b'{"keys": []}',
                 b'{"keys": [NaN]}',
                 b'{"keys": ["\xff"]}',
             ),
@@ -486,13 +523,17 @@ class DocumentTests:
         ],
     )
     def test_invalid_json_is_refused(self, content: bytes) -> None:
-        with pytest.raises(KeySetError, match="not JSON"):
+        with pytest.raises(KeySetError, match="not a JSON object"):
             decode_key_set(content)
+
+    def test_byte_order_mark_is_accepted(self) -> None:
+        content = b"\xef\xbb\xbf" + json.dumps({"keys": [RSA.jwk()]}).encode()
+        assert len(decode_key_set(content).keys) == 1
 
     @each(
         "document",
         [
-            *(None, True, 5, "keys", [], [RSA.jwk()], {}, RSA.jwk(), {"Keys": []}, {"error": "not_found"}),
+            *({}, RSA.jwk(), {"Keys": []}, {"error": "not_found"}),
             *({"keys": value} for value in (None, True, 5, "x", {}, {"0": RSA.jwk()}, RSA.jwk())),
         ],
     )
@@ -562,4 +603,4 @@ class AnythingTests:
         try:
             assert type(decode_key_set(content)) is KeySet
         except KeySetError as error:
-            assert str(error) in {"the key set is not JSON", "the key set has no list of keys"}
+            assert str(error) in {"the key set is not a JSON object", "the key set has no list of keys"}

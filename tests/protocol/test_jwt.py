@@ -4,6 +4,7 @@ Signatures are verified in `test_jwk`; here they are only text.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 
 from postd.protocol.jwt import (
     AccessToken,
+    EncryptedError,
     ExpiredTokenError,
     Jwt,
     NotJwtError,
@@ -22,7 +24,7 @@ from postd.protocol.jwt import (
     decode_jwt,
 )
 from tests.cases import each
-from tests.issuer import ABSENT, Key, Mint, b64, make_token
+from tests.issuer import ABSENT, EMPTY, Key, Mint, b64, make_token
 
 NOW = 1_800_000_000
 ISSUER, AUDIENCE = "https://idp.example/realms/main", "https://posts.example"
@@ -30,7 +32,7 @@ KEY = Key.make("EdDSA", "one")
 MINT = Mint(ISSUER, AUDIENCE, KEY, now=lambda: NOW)
 POLICY = TokenPolicy(ISSUER, frozenset({AUDIENCE}))
 WITHOUT_AUDIENCE = TokenPolicy(ISSUER, frozenset(), required_claims={"client_id": ("mine",)})
-SECRET = "s3cr3t"
+SECRET = "s3cr3t:"
 
 ILL_TYPED: Mapping[str, Any] = {
     "null": None,
@@ -135,8 +137,8 @@ class DecodeTests:
         assert (jwt.algorithm, jwt.key_id, jwt.issuer) == ("EdDSA", "one", ISSUER)
 
     def test_absent_members_stay_absent(self) -> None:
-        jwt = decode_jwt(make_token({"alg": "none"}, {"iss": ""}, KEY))
-        assert (jwt.algorithm, jwt.key_id, jwt.issuer) == ("none", None, "")
+        jwt = decode_jwt(make_token({"alg": "none"}, {"iss": "x"}, KEY))
+        assert (jwt.algorithm, jwt.key_id, jwt.issuer) == ("none", None, "x")
 
     def test_white_space_and_escapes_are_accepted(self) -> None:
         header, claims = MINT.header(), MINT.claims()
@@ -171,7 +173,8 @@ class DecodeTests:
         """It is not opaque either, so no issuer is asked."""
         header = b64(json.dumps({"alg": "RSA-OAEP", "enc": "A256GCM"}).encode())
         for token in (f"{header}.x.x.x.x", f"{header}....", f"{make()}.x.x"):
-            assert refusal(token) == "it is encrypted (JWE)"
+            with pytest.raises(EncryptedError, match=re.escape("it is encrypted (JWE)")):
+                decode_jwt(token)
 
     def test_nested_token_is_refused(self) -> None:
         nested = make_token(MINT.header(cty="JWT"), make().encode(), KEY)
@@ -320,12 +323,10 @@ class HeaderTests:
             {"crit": ["b64"], "b64": True},
             {"crit": ["b64"], "b64": False},
             {"crit": "exp"},
-            {"crit": None},
             {"crit": {}},
             {"crit": False},
             {"b64": False},
             {"b64": True},
-            {"b64": None},
         ],
     )
     def test_critical_extension_is_refused(self, members: dict[str, Any]) -> None:
@@ -334,10 +335,12 @@ class HeaderTests:
     @each("name", ["alg", "kid", "typ"])
     @each("value", ILL_TYPED.values(), ids=ILL_TYPED)
     def test_header_member_that_is_not_a_string_is_refused(self, name: str, value: object) -> None:
-        assert refusal(make({name: value})) == f"{name} in its header is not a string"
+        if value or value in (False, 0):
+            assert refusal(make({name: value})) == f"{name} in its header is not a string"
 
     def test_missing_algorithm_is_refused(self) -> None:
-        assert refusal(make({"alg": ABSENT})) == "alg is missing"
+        for value in (ABSENT, *EMPTY):
+            assert refusal(make({"alg": value})) == "alg is missing"
 
     @each("alg", ["RS256", "PS256", "ES256", "EdDSA", "Ed25519"])
     def test_default_algorithms_are_accepted(self, alg: str) -> None:
@@ -346,20 +349,34 @@ class HeaderTests:
     @each(
         "alg",
         [
-            *("", "none", "None", "NONE", "nOnE", "none ", "HS256", "HS384", "HS512", "RS384", "RS512", "PS384"),
+            *("none", "None", "NONE", "nOnE", "none ", "HS256", "HS384", "HS512", "RS384", "RS512", "PS384"),
             *("PS512", "ES384", "ES512", "ES256K", "Ed448", "RSA-OAEP", "dir", "RS1", "rs256", "RS256 "),
             *(" RS256", "RS256\0", "RS256\n", "EDDSA", "eddsa", "\uff32S256"),
         ],
     )
     def test_other_algorithm_is_refused(self, alg: str) -> None:
-        assert refusal(make({"alg": alg})) == "alg is not accepted here"
+        assert refusal(make({"alg": alg})).partition(":")[0] == "alg is not accepted here"
 
     def test_policy_limits_the_algorithms(self) -> None:
-        policy = replace(POLICY, algorithms=frozenset({"ES384", "Ed25519"}))
-        for alg in ("ES384", "Ed25519"):
-            assert accept(make({"alg": alg}), policy)
-        for alg in ("RS256", "EdDSA", "none", "HS384"):
+        policy = replace(POLICY, algorithms=frozenset({"ES384"}))
+        assert accept(make({"alg": "ES384"}), policy)
+        for alg in ("RS256", "EdDSA", "Ed25519", "none", "HS384"):
             assert "alg" in refusal(make({"alg": alg}), policy)
+
+    @each("named", [{"EdDSA"}, {"Ed25519"}, {"EdDSA", "Ed25519"}])
+    def test_either_name_of_ed25519_accepts_both(self, named: Any) -> None:
+        """RFC 9864 §2.2."""
+        for alg in ("EdDSA", "Ed25519"):
+            assert accept(make({"alg": alg}), replace(POLICY, algorithms=frozenset(named)))
+
+    @each("name, known", [("alg", "RS512"), ("alg", "none"), ("alg", "ML-DSA-65"), ("typ", "application/logout+jwt")])
+    def test_refused_name_is_in_the_reason(self, name: str, known: str) -> None:
+        assert refusal(make({name: known})) == f"{name} is not accepted here: {known}"
+
+    @each("name", ["alg", "typ"])
+    @each("text", ["x" * 33, "a b", "a\nb", "\x1b[2J", "a:b", "é", "<b>", '"x"', "\u202ex", "a.b/c?d"])
+    def test_name_that_is_long_or_odd_is_not_in_the_reason(self, name: str, text: str) -> None:
+        assert refusal(make({name: text})) == f"{name} is not accepted here"
 
     @each(
         "typ",
@@ -375,7 +392,7 @@ class HeaderTests:
     @each(
         "typ",
         [
-            *("", " ", "application/", "application", "text/at+jwt", "at+jwt ", " at+jwt", "at+jwt;charset=utf-8"),
+            *(" ", "application/", "application", "text/at+jwt", "at+jwt ", " at+jwt", "at+jwt;charset=utf-8"),
             *("application/application/at+jwt", "/at+jwt", "at jwt", "at-jwt", "atjwt", "JWT\0", "JOSE", "JOSE+JSON"),
             *("dpop+jwt", "logout+jwt", "secevent+jwt", "token-introspection+jwt", "oauth-authz-req+jwt", "id+jwt"),
             *("JWE", "appl\u0131cation/jwt", "\uff2aWT"),
@@ -383,7 +400,7 @@ class HeaderTests:
     )
     def test_other_type_is_refused(self, typ: str) -> None:
         """RFC 8725 §3.11."""
-        assert refusal(make({"typ": typ})) == "typ is not accepted here"
+        assert refusal(make({"typ": typ})).partition(":")[0] == "typ is not accepted here"
 
     @each("accepted", ["at+jwt", "application/at+jwt", "AT+JWT"])
     def test_policy_without_jwt_requires_a_type(self, accepted: str) -> None:
@@ -409,7 +426,7 @@ class IssuerTests:
     @each(
         "iss",
         [
-            *("", "x", ISSUER + "/", ISSUER.upper(), ISSUER.replace("https", "HTTPS"), ISSUER.replace("https", "http")),
+            *("x", ISSUER + "/", ISSUER.upper(), ISSUER.replace("https", "HTTPS"), ISSUER.replace("https", "http")),
             *(ISSUER + " ", " " + ISSUER, ISSUER + "\n", ISSUER + "\0", ISSUER[:-1], ISSUER + "#", ISSUER + "?"),
             *(ISSUER.replace("example", "example:443"), ISSUER.replace("main", "m%61in")),
             *(ISSUER.replace("i", "\u0456"), ISSUER.replace("//", "//x@")),
@@ -440,9 +457,9 @@ class AudienceTests:
     @each(
         "aud",
         [
-            *("", "account", AUDIENCE + "/", AUDIENCE + "/more", "x" + AUDIENCE, AUDIENCE[:-1], AUDIENCE.upper()),
+            *("account", AUDIENCE + "/", AUDIENCE + "/more", "x" + AUDIENCE, AUDIENCE[:-1], AUDIENCE.upper()),
             *(AUDIENCE + " ", AUDIENCE + "\0", f"{AUDIENCE} posts:read", f"{AUDIENCE},x", json.dumps([AUDIENCE])),
-            *([], ["account"], [""], [AUDIENCE + "/"], list(AUDIENCE)),
+            *(["account"], [""], [AUDIENCE + "/"], list(AUDIENCE)),
         ],
     )
     def test_other_audience_is_refused(self, aud: Any) -> None:
@@ -463,7 +480,7 @@ class AudienceTests:
         ],
     )
     def test_malformed_audience_is_refused(self, aud: Any) -> None:
-        reason = "aud is another audience" if aud in (["x"], []) else "aud is missing, or neither a string nor a list"
+        reason = "aud is another audience" if aud == ["x"] else "aud is missing, or neither a string nor a list"
         assert refusal(make(aud=aud)).startswith(reason)
 
     def test_any_audience_of_the_policy_suffices(self) -> None:
@@ -511,7 +528,7 @@ class TimeTests:
             for name in ("nbf", "iat"):
                 assert refusal(make(**{name: NOW + leeway + 1}), policy)
 
-    @each("value", [ABSENT, None])
+    @each("value", [ABSENT, None, "", [], {}])
     def test_token_without_expiry_is_refused(self, value: Any) -> None:
         assert refusal(make(exp=value)) == "exp is missing"
 
@@ -519,7 +536,7 @@ class TimeTests:
     @each(
         "value",
         [
-            *(True, False, str(NOW), "", "2100-01-01", [NOW], [], {}, {"x": 1}),
+            *(True, False, str(NOW), "2100-01-01", [NOW], {"x": 1}),
             *(-1, -0.5, -(10**40), 2**53 + 2, 10**40, 1e40, 10**307),
         ],
     )
@@ -532,16 +549,12 @@ class TimeTests:
         claims = json.dumps(MINT.claims(**{name: ABSENT}))[:-1] + f', "{name}": {text}}}'
         assert name in refusal(make_token(MINT.header(), claims.encode(), KEY))
 
-    @each("name", ["nbf", "iat"])
-    def test_null_date_is_refused(self, name: str) -> None:
-        assert refusal(make(**{name: None}))
-
     def test_expiry_in_the_header_is_ignored(self) -> None:
         assert refusal(make({"exp": NOW + 600}, exp=ABSENT)) == "exp is missing"
 
     def test_expired_is_reported_only_of_otherwise_valid_tokens(self) -> None:
         """Other refusals take precedence."""
-        changes: list[dict[str, Any]] = [{"iss": "x"}, {"aud": "x"}, {"cnf": {}}, {"sub": ABSENT}]
+        changes: list[dict[str, Any]] = [{"iss": "x"}, {"aud": "x"}, {"cnf": {"jkt": "x"}}, {"sub": ABSENT}]
         for claims in changes:
             assert refusal(make(**{"exp": 1, **claims}))
 
@@ -557,7 +570,7 @@ class UserTests:
     def test_valid_user_name_is_accepted(self, name: str) -> None:
         assert accept(make(sub=name)).user == name
 
-    @each("value", [ABSENT, None])
+    @each("value", [ABSENT, None, "", [], {}])
     def test_missing_sub_is_refused(self, value: Any) -> None:
         assert refusal(make(sub=value)) == "sub is missing"
 
@@ -565,16 +578,14 @@ class UserTests:
     @each(
         "value",
         [
-            *(True, False, 5, 0, 0.5, [], ["alice"], {}, {"x": "alice"}, "", "a" * 256),
+            *(True, False, 5, 0, 0.5, ["alice"], {"x": "alice"}, "a" * 256),
             *("a\nb", "a\r\nSet-Cookie: x", "a\0", "\x1b[2J", "a\x7f", "a\x9b", "a\tb", "\ud800"),
             *("a\u202eb", "a\u2028b", "a\u2029", "a\u200bb", "\ufeffa", "a\u00adb", "\ue000", "\u0378", "a\u00a0b"),
         ],
     )
     def test_invalid_user_name_is_refused(self, claim: str, value: Any) -> None:
         policy = replace(POLICY, user_claim=claim)
-        assert refusal(make(**{"email": "a@posts.example", claim: value}), policy) == (
-            f"{claim} is missing, or not a valid name"
-        )
+        assert refusal(make(**{"email": "a@posts.example", claim: value}), policy) == f"{claim} is not a valid name"
 
     def test_user_claim_is_a_setting(self) -> None:
         policy = replace(POLICY, user_claim="preferred_username")
@@ -583,15 +594,28 @@ class UserTests:
 
     def test_sub_is_checked_beside_another_user_claim(self) -> None:
         policy = replace(POLICY, user_claim="email")
-        for sub in (ABSENT, None, 5, "", "a\nb"):
-            assert refusal(make(sub=sub, email="a@posts.example"), policy).startswith("sub is missing")
+        for typ in ("at+jwt", "JWT"):
+            for sub in (5, "a\nb"):
+                assert (
+                    refusal(make({"typ": typ}, sub=sub, email="a@posts.example"), policy) == "sub is not a valid name"
+                )
+
+    @each("typ", ["JWT", "jwt", ABSENT])
+    @each("sub", [ABSENT, None, ""])
+    def test_sub_is_required_of_access_tokens_by_their_type_alone(self, typ: Any, sub: Any) -> None:
+        """RFC 9068 §2.2 is the profile of `at+jwt`; a machine's token of another type may have a `client_id` alone."""
+        policy = replace(POLICY, user_claim="client_id")
+        assert accept(make({"typ": typ}, sub=sub, client_id="machine"), policy).user == "machine"
+        assert refusal(make({"typ": "at+jwt"}, sub=sub, client_id="machine"), policy) == "sub is missing"
+        assert refusal(make({"typ": typ}, sub=sub), policy) == "client_id is missing"
+        assert refusal(make({"typ": typ}, sub=sub, client_id="machine")) == "sub is missing"
 
     def test_client_id_does_not_replace_sub_of_a_jwt(self) -> None:
         assert refusal(make(sub=ABSENT, client_id="mine")) == "sub is missing"
 
 
 class BoundTests:
-    @each("cnf", [{"jkt": "x" * 43}, {"x5t#S256": "x"}, {}, None, [], False, ""])
+    @each("cnf", [{"jkt": "x" * 43}, {"x5t#S256": "x"}, {"jkt": 5}, {"jwk": {"kty": "EC"}}, ["x"], False, "x"])
     def test_token_bound_to_a_key_is_refused(self, cnf: Any) -> None:
         assert "cnf" in refusal(make(cnf=cnf))
 
@@ -671,7 +695,7 @@ class ScopeTests:
         assert accept(make(**claims)).scopes == scopes
 
     @each("name", ["scope", "scp"])
-    @each("value", [5, 0, True, False, {}, {"posts:read": 1}, ["x", 5], [["x"]], [None]])
+    @each("value", [5, 0, True, False, {"posts:read": 1}, ["x", 5], [["x"]], [None]])
     def test_malformed_scope_claim_is_refused(self, name: str, value: Any) -> None:
         reason = f"{name} is neither a string nor a list of strings"
         assert refusal(make(**{"scope": "x", name: value})) == reason
@@ -699,33 +723,80 @@ class IdTokenTests:
         "at_hash": "MTIzNDU2Nzg5MDEyMzQ1Ng",
         "c_hash": "x",
         "s_hash": "x",
-        # a logout token's
-        "events": {"http://schemas.openid.net/event/backchannel-logout": {}},
     }
+    EVENTS: Mapping[str, Any] = {"events": {"http://schemas.openid.net/event/backchannel-logout": {}}}
+    ACCEPTING = replace(POLICY, id_tokens="accept")
 
     @each("typ", ["JWT", "jwt", "application/jwt", ABSENT])
     @each("name", LOOKS)
-    def test_token_that_looks_like_an_id_token_is_refused(self, name: str, typ: Any) -> None:
-        for value in (self.LOOKS[name], "", None, 5):
+    def test_token_without_scope_that_looks_like_an_id_token_is_refused(self, name: str, typ: Any) -> None:
+        for value in (self.LOOKS[name], 5):
             assert "ID token" in refusal(make({"typ": typ}, **{name: value}))
+            assert accept(make({"typ": typ}, **{name: value}), self.ACCEPTING)
         assert "ID token" in refusal(make({"typ": typ}, **self.LOOKS))
+
+    @each("typ", ["JWT", ABSENT])
+    @each("name", [*LOOKS, "auth_time"])
+    @each("scope", ["openid", "openid posts:read", ["openid", "posts:read"], "posts:read", ["posts:read"]])
+    @each(
+        "claims",
+        [
+            *({"aud": "a-client"}, {"aud": ["a-client"]}, {"aud": "a-client", "azp": "a-client"}),
+            *(
+                {"aud": ["a-client"], "client_id": "a-client"},
+                {"aud": "https://app.example/", "azp": "https://app.example/"},
+            ),
+            *({"aud": ["https://posts.example", "a-client"], "azp": "a-client"},),
+        ],
+    )
+    def test_id_token_with_a_scope_is_refused(self, claims: dict[str, Any], scope: Any, name: str, typ: Any) -> None:
+        """As that of idpyoidc: its audience is the client."""
+        audiences = frozenset({"a-client", "https://app.example/", AUDIENCE})
+        token = make({"typ": typ}, **{"scope": scope, name: 5, **claims})
+        assert "ID token" in refusal(token, replace(POLICY, audiences=audiences))
+        assert accept(token, replace(self.ACCEPTING, audiences=audiences))
+
+    def test_id_token_with_the_scope_openid_is_refused_whatever_its_audience(self) -> None:
+        assert "the scope openid" in refusal(make({"typ": "JWT"}, scope="openid posts:read", nonce="x", azp="a-client"))
+
+    @each(
+        "claims",
+        [
+            {"typ": "Bearer", "azp": "a-client", "auth_time": NOW, "scope": "openid profile email"},
+            {"typ": "Bearer", "azp": "a-client", "auth_time": NOW, "nonce": "x", "aud": [AUDIENCE, "a-client"]},
+            {"token_use": "access", "client_id": "a-client", "auth_time": NOW, "scope": "openid posts/read"},
+            {"azp": "a-client", "nonce": "x", "scope": "profile posts:read"},
+            {"azp": "a-client", "auth_time": NOW},
+        ],
+    )
+    def test_access_token_of_a_user_is_accepted(self, claims: dict[str, Any]) -> None:
+        """Those of Keycloak and Cognito have `auth_time`, and a claim for their kind; older Keycloak's have `nonce`."""
+        assert accept(make({"typ": "JWT"}, **claims))
+        assert accept(make({"typ": ABSENT}, **claims))
+
+    @each("typ", ["JWT", ABSENT])
+    def test_security_event_is_refused(self, typ: Any) -> None:
+        for claims in ({}, {"scope": "posts:read"}, {"typ": "Bearer"}):
+            assert refusal(make({"typ": typ}, **self.EVENTS, **claims), self.ACCEPTING) == "it is a security event"
 
     @each("typ", ["at+jwt", "application/at+jwt", "AT+JWT"])
     def test_access_token_by_its_type_is_accepted(self, typ: str) -> None:
-        assert accept(make({"typ": typ}, **self.LOOKS))
+        assert accept(make({"typ": typ}, **self.LOOKS, auth_time=NOW, scope="openid"))
 
     def test_token_with_a_scope_is_accepted(self) -> None:
         """Those of older Keycloak have `nonce`."""
-        excuses: list[dict[str, Any]] = [{"scope": "openid"}, {"scp": ["x"]}]
+        excuses: list[dict[str, Any]] = [{"scope": "x"}, {"scp": ["x"]}]
         for claims in excuses:
             assert accept(make({"typ": "JWT"}, **self.LOOKS, **claims))
         none: list[dict[str, Any]] = [{"scope": ""}, {"scope": []}, {"scp": " "}, {"roles": ["x"]}]
         for claims in none:
             assert refusal(make({"typ": "JWT"}, **self.LOOKS, **claims))
 
-    def test_token_with_required_claims_is_accepted(self) -> None:
-        """Those of Dex have `at_hash` and no scope."""
+    def test_access_tokens_of_dex_need_the_setting(self) -> None:
+        """They have `at_hash` and no scope: required claims alone do not tell them apart from ID tokens."""
         policy = replace(POLICY, required_claims={"azp": ("mine",)})
+        assert refusal(make({"typ": ABSENT}, azp="mine", **self.LOOKS), policy)
+        policy = replace(policy, id_tokens="accept")
         assert accept(make({"typ": ABSENT}, azp="mine", **self.LOOKS), policy)
         assert refusal(make({"typ": ABSENT}, azp="x", **self.LOOKS), policy)
 
@@ -791,20 +862,23 @@ class IntrospectionTests:
         assert (accepted.user, accepted.scopes, accepted.expires_at) == ("alice", frozenset(), None)
 
     def test_null_member_counts_as_missing(self) -> None:
-        names = ("iss", "exp", "nbf", "iat", "scope", "scp", "cnf", "client_id", "username", "token_type")
-        assert introspect(**dict.fromkeys(names)) == introspect()
-        assert introspect(aud=None) == introspect(aud=ABSENT)
-        assert introspect(sub=None, client_id="app").user == "app"
+        for name in ("iss", "aud", "exp", "nbf", "iat", "scope", "scp", "cnf", "client_id", "username", "token_type"):
+            for value in EMPTY:
+                accepted = introspect(**{name: value})
+                assert replace(accepted, claims_json=b"") == replace(introspect(), claims_json=b"")
+        for value in EMPTY:
+            assert introspect(sub=value, client_id="app").user == "app"
+            assert denial(active=value) == "the issuer says that it is not active"
 
     @each(
         "members",
         [
-            *({"iss": ISSUER + "/"}, {"iss": ""}, {"iss": [ISSUER]}, {"iss": 5}),
-            *({"aud": "x"}, {"aud": []}, {"aud": [[AUDIENCE]]}, {"aud": {AUDIENCE: 1}}, {"aud": 5}),
+            *({"iss": ISSUER + "/"}, {"iss": [ISSUER]}, {"iss": 5}, {"iss": False}),
+            *({"aud": "x"}, {"aud": [[AUDIENCE]]}, {"aud": {AUDIENCE: 1}}, {"aud": 5}),
             *({"exp": str(NOW + 60)}, {"exp": True}, {"exp": -1}, {"exp": 1e40}, {"exp": float("inf")}),
             *({"nbf": NOW + 31}, {"iat": NOW + 31}, {"nbf": "x"}, {"iat": float("nan")}),
-            *({"cnf": {"jkt": "x"}}, {"cnf": {}}),
-            *({"sub": ""}, {"sub": 5}, {"sub": "a\nb"}, {"sub": ["alice"]}, {"sub": "a" * 256}),
+            *({"cnf": {"jkt": "x"}}, {"cnf": 0}),
+            *({"sub": 5}, {"sub": "a\nb"}, {"sub": ["alice"]}, {"sub": "a" * 256}),
             *({"scope": 5}, {"scope": {"x": 1}}, {"scp": ["x", 5]}),
         ],
     )
@@ -825,22 +899,30 @@ class IntrospectionTests:
             assert denial(WITHOUT_AUDIENCE, aud=aud, client_id="x")
             assert denial(WITHOUT_AUDIENCE, aud=aud)
 
-    def test_client_id_is_the_user_without_sub(self) -> None:
-        """`sub` is optional in RFC 7662 §2.2; oidc-provider omits it."""
-        assert introspect(sub=ABSENT, client_id="app").user == "app"
-        assert introspect(sub="alice", client_id="app").user == "alice"
-        assert denial(sub=ABSENT).startswith("client_id is missing")
-        for client in ("", 5, "a\nb", ["app"]):
-            assert denial(sub=ABSENT, client_id=client).startswith("client_id is missing")
-        assert denial(sub="", client_id="app").startswith("sub is missing")
+    @each("sub", [ABSENT, *EMPTY])
+    def test_username_or_client_id_is_the_user_without_sub(self, sub: Any) -> None:
+        """`sub` is optional in RFC 7662 §2.2; django-oauth-toolkit and oidc-provider omit it."""
+        assert introspect(sub=sub, username="jürgen", client_id="app").user == "jürgen"
+        assert introspect(sub=sub, client_id="app").user == "app"
+        for username in (ABSENT, *EMPTY):
+            assert introspect(sub=sub, username=username, client_id="app").user == "app"
+            assert denial(sub=sub, username=username) == "sub, username and client_id are missing"
+        assert introspect(sub="alice", username="jürgen", client_id="app").user == "alice"
+        for bad in (5, "a\nb", ["app"]):
+            assert denial(sub=sub, client_id=bad) == "client_id is not a valid name"
+            assert denial(sub=sub, username=bad, client_id="app") == "username is not a valid name"
+
+    def test_float_expiry_is_accepted(self) -> None:
+        """As Canaille sends it."""
+        assert introspect(exp=NOW + 60.5).expires_at == NOW + 60.5
 
     def test_client_id_does_not_replace_another_user_claim(self) -> None:
         policy = replace(POLICY, user_claim="username")
         assert introspect(policy, username="jürgen").user == "jürgen"
         assert introspect(policy, username="jürgen", sub=ABSENT).user == "jürgen"
         for sub in ("alice", ABSENT):
-            assert denial(policy, sub=sub, client_id="app").startswith("username is missing")
-        assert denial(policy, sub=5, username="jürgen").startswith("sub is missing")
+            assert denial(policy, sub=sub, client_id="app") == "username is missing"
+        assert denial(policy, sub=5, username="jürgen") == "sub is not a valid name"
 
     def test_required_claims_of_an_answer_are_checked(self) -> None:
         policy = replace(POLICY, required_claims={"client_id": ("mine", "ours")})
@@ -890,6 +972,7 @@ GOOD_HEADERS = st.fixed_dictionaries(
 
 def is_good(header: Mapping[str, Any], claims: Mapping[str, Any]) -> bool:
     """Return whether a token may be accepted: an independent check of its claims."""
+    header, claims = ({name: value for name, value in part.items() if value not in EMPTY} for part in (header, claims))
     aud: Any = claims.get("aud")
     exp: Any = claims.get("exp")
     dates = [claims[name] for name in ("nbf", "iat") if name in claims]
@@ -951,8 +1034,8 @@ class AnythingTests:
         except TokenError:
             return
         assert answer["active"] is True
-        assert answer.get("aud") is None or AUDIENCE in answer["aud"]
-        assert accepted.user in {answer.get("sub"), answer.get("client_id")}
+        assert not answer.get("aud") or AUDIENCE in answer["aud"]
+        assert accepted.user in {answer.get("sub"), answer.get("username"), answer.get("client_id")}
 
 
 def _change_bytes(at: int, what: bytes, length: int) -> str:

@@ -80,19 +80,25 @@ class Bearer(Scheme, frozen=True):
         if self.issuers and not rules and not deployment.rules_of("open"):
             yield '[[bearer]] is set, but no rule has "bearer" or "open" among its schemes: tokens are accepted nowhere'
         for issuer in self.issuers:
-            if issuer.client_id and not issuer.introspection_endpoint:
-                yield f"client_id of {issuer.url} has no effect without introspection_endpoint"
-            if issuer.policy.dpop != "refuse" and deployment.names_any_host:
-                why = "proofs are checked against the Host of the request, which may be any host"
-                yield f"dpop of {issuer.url}: {why}: set public_url or hosts"
-            if issuer.policy.mtls != "refuse" and not deployment.sees_certificates:
-                cure = 'set [tls] client_certificates = "ask", or trusted_proxies that send Client-Cert'
-                yield f"mtls of {issuer.url}: no client can present its certificate: {cure}"
+            yield from self._issuer_problems(issuer, deployment)
         for rule in deployment.rules:
             for owner in filter(has_issuer, rule.users):
                 why = self._owner_problem(owner, rule)
                 if why:
                     yield f"page {rule.name}: {owner} of its users can never have access: {why}"
+
+    @staticmethod
+    def _issuer_problems(issuer: TrustedIssuer, deployment: Deployment) -> Iterator[str]:
+        if issuer.client_id and not issuer.introspection_endpoint:
+            yield f"client_id of {issuer.url} has no effect without introspection_endpoint"
+        if issuer.jwks_uri and issuer.introspect == "all":
+            yield f'jwks_uri of {issuer.url} has no effect with introspect = "all"'
+        if issuer.policy.dpop != "refuse" and deployment.names_any_host:
+            why = "proofs are checked against the Host of the request, which may be any host"
+            yield f"dpop of {issuer.url}: {why}: set public_url or hosts"
+        if issuer.policy.mtls != "refuse" and not deployment.sees_certificates:
+            cure = 'set [tls] client_certificates = "ask", or trusted_proxies that send Client-Cert'
+            yield f"mtls of {issuer.url}: no client can present its certificate: {cure}"
 
     def _owner_problem(self, owner: str, rule: Rule) -> str:
         url, hash_sign, user = owner.partition("#")

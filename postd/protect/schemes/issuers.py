@@ -6,15 +6,17 @@ from typing import get_args
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 
 from postd.auth.bearer import Issuer
-from postd.auth.jwks import FetchedKeys
+from postd.auth.jwks import FetchedKeys, NoKeysError
 from postd.errors import ConfigError
 from postd.monitoring.health import OK
 from postd.monitoring.tally import Metrics
-from postd.net.fetching import FetchError
+from postd.net.fetching import Fetcher, FetchError
 from postd.protect.issuers import TrustedIssuer
 from postd.protect.schemes.interface import Checked, CheckResult
 from postd.protocol.bearer import PROOF_ALGORITHMS
-from postd.protocol.jwt import Algorithm
+from postd.protocol.discovery import OPENID_PATH, USUAL_PATHS, named_issuer
+from postd.protocol.jwt import Algorithm, with_both_names
+from postd.protocol.members import decode_object, member
 from postd.reactor import IReactor
 
 _PROBE = "postd-check"
@@ -48,17 +50,16 @@ class Issuers:
 
     @property
     def states(self) -> dict[str, str]:
-        """Whether the keys of each issuer are held."""
-        return {
-            f"bearer {issuer.url}": OK if issuer.keys.current is not None else "no keys yet"
-            for issuer in self.by_source.values()
-        }
+        """Whether the tokens of each issuer can be checked."""
+        return {f"bearer {issuer.url}": OK if issuer.is_ready else "no keys yet" for issuer in self.by_source.values()}
 
     @property
     def metrics(self) -> Metrics:
-        """The number and the age of the keys that are held of each issuer."""
+        """The number and the age of the keys that are held of each issuer that has keys or needs them."""
         metrics = Metrics()
         for issuer in self.by_source.values():
+            if issuer.is_ready and issuer.keys.current is None:
+                continue
             held = issuer.keys.current
             metrics.maxima["keys", issuer.url] = 0 if held is None else len(held.keys)
             metrics.maxima["keys_age", issuer.url] = issuer.keys.age_s
@@ -83,7 +84,12 @@ async def _check_issuer(trusted: TrustedIssuer, reactor: IReactor) -> list[Check
         return [(False, str(error))]
     results: list[CheckResult] = []
     try:
-        results.append(_describe_keys(await issuer.keys.fetch(), trusted))
+        if issuer.verifies:
+            results.append(_describe_keys(await issuer.keys.fetch(), trusted))
+    except NoKeysError as error:
+        without = issuer.introspector is not None and not trusted.jwks_uri
+        why = "it publishes no keys: its tokens are only introspected" if without else str(error)
+        results.append((without, f"{why}{await _hint(trusted, reactor)}"))
     except FetchError as error:
         results.append((False, str(error)))
     if issuer.introspector is not None:
@@ -93,6 +99,23 @@ async def _check_issuer(trusted: TrustedIssuer, reactor: IReactor) -> list[Check
         except FetchError as error:
             results.append((False, str(error)))
     return results
+
+
+async def _hint(trusted: TrustedIssuer, reactor: IReactor) -> str:
+    """Return the issuer whose metadata are below the URL of one that has none: its path may have been forgotten."""
+    fetcher = Fetcher(reactor, ca_file=trusted.ca_file)
+    base = trusted.url.removesuffix("/")
+
+    async def find(path: str) -> str:
+        try:
+            fetched = await fetcher.get(base + path + OPENID_PATH)
+        except FetchError:
+            return ""
+        return named_issuer(decode_object(fetched.content) or {})
+
+    found = await gatherResults([Deferred.fromCoroutine(find(path)) for path in USUAL_PATHS])
+    named = next(filter(None, found), "")
+    return f'; there is an issuer "{named}": is that the one?' if named else ""
 
 
 def _describe_keys(fetched: FetchedKeys, trusted: TrustedIssuer) -> CheckResult:
@@ -111,8 +134,8 @@ def _describe_keys(fetched: FetchedKeys, trusted: TrustedIssuer) -> CheckResult:
 
 def _missing_bindings(metadata: Mapping[str, object], trusted: TrustedIssuer) -> Iterator[str]:
     """Yield the members that an issuer's metadata lacks for binding tokens (RFC 9449 §5.1, RFC 8705 §3.3)."""
-    algorithms = metadata.get("dpop_signing_alg_values_supported")
-    usable = isinstance(algorithms, list) and any(name in algorithms for name in (*PROOF_ALGORITHMS, "Ed25519"))
+    algorithms = member(metadata, "dpop_signing_alg_values_supported")
+    usable = isinstance(algorithms, list) and any(name in algorithms for name in with_both_names(PROOF_ALGORITHMS))
     if trusted.policy.dpop != "refuse" and not usable:
         yield f"dpop_signing_alg_values_supported in the metadata has none of {', '.join(PROOF_ALGORITHMS)}"
     if trusted.policy.mtls != "refuse" and metadata.get("tls_client_certificate_bound_access_tokens") is not True:
