@@ -19,7 +19,7 @@ from zope.interface import implementer
 from postd.auth.user_file import NAME_MAX_BYTES
 from postd.auth.users import WATCH_INTERVAL_S, UserDirectory
 from postd.errors import ConfigError
-from postd.protocol.password import PASSWORD_MAX_CHARS, normalize, verify_password
+from postd.protocol.password import PASSWORD_MAX_CHARS, decode_text, normalize, verify_password
 
 
 @implementer(ICredentialsChecker)
@@ -53,8 +53,8 @@ class UserFileChecker:
         """Return a Deferred for the account's name, normalized, in UTF-8.
 
         Args:
-            credentials: with name and password as UTF-8 bytes or as text. `checkPassword` is not used: the file has
-                hashes only.
+            credentials: with name and password as bytes, UTF-8 or ISO-8859-1, or as text. `checkPassword` is not used:
+                the file has hashes only.
 
         Raises:
             UnauthorizedLogin: there is no such user, or the password is wrong; both take the same time.
@@ -83,9 +83,9 @@ class UserFileChecker:
 
 
 def _text(sent: bytes | str) -> str:
-    """Return a name or a password as text.
+    """Return a name or a password as text (`decode_text`).
 
     Raises:
-        UnicodeError: it is not UTF-8.
+        UnicodeError: it is text with half of a surrogate pair.
     """
-    return (sent.encode() if isinstance(sent, str) else sent).decode()
+    return decode_text(sent.encode() if isinstance(sent, str) else sent)
