@@ -84,6 +84,12 @@ class Sessions:
                 await self._store.renew_session(id_hash, seen=now, expires=expires)
         return session.username
 
+    async def user_of_only(self, id_hashes: Collection[bytes]) -> str | None:
+        """Return the user of the live session among some, without renewing it; None unless exactly one is live."""
+        found = [await self.find(id_hash) for id_hash in id_hashes] if len(id_hashes) <= _CANDIDATES_MAX else []
+        live = [session.username for session in found if session is not None]
+        return live[0] if len(live) == 1 else None
+
     async def find(self, id_hash: bytes) -> Session | None:
         """Return a live session, without renewing it; None if there is none."""
         session = await self._store.get_session(id_hash)

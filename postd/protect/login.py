@@ -13,7 +13,7 @@ from postd.auth.identity import AuthenticationResult, Identity
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
-from postd.http.errors import retry_after_text, to_problem
+from postd.http.errors import Problem, retry_after_text, to_problem
 from postd.http.interface import Request
 from postd.http.pages.template import make_html_response, negotiate_html, read_file, wants_html
 from postd.http.peer import PeerResolver
@@ -95,6 +95,7 @@ class LoginViews:
         return {
             "": Page({b"GET": self.show_form}, self._clients),
             "login": Page({b"POST": self.log_in}, self._clients),
+            "login/session": Page({b"GET": self.show_session}, self._clients),
             "logout": Page({b"GET": self.show_button, b"POST": self.log_out}, self._clients),
         }
 
@@ -156,6 +157,15 @@ class LoginViews:
         cookies = decode_session_cookies(request)
         # The identifier is always a new one: the browser's may have been planted (session fixation).
         return user, await self._sessions.begin(user.name, in_place_of=cookies.id_hashes if cookies else ())
+
+    async def show_session(self, request: Request) -> Response:
+        """Return the name of the user who is signed in; a page that asks does not prolong the session."""
+        request.add_header(b"Vary", b"Cookie")
+        credentials = decode_session_cookies(request)
+        user = None if credentials is None else await self._sessions.user_of_only(credentials.id_hashes)
+        if user is None:
+            raise Problem(401, "There is no session.", headers={b"WWW-Authenticate": self._challenge})
+        return make_response(HTTPStatus.OK, TEXT, f"{user}\n".encode(), PAGE_HEADERS)
 
     async def show_button(self, _request: Request) -> Response:
         # GET changes nothing: a link in a page of another site, or a prefetching browser, must not sign a user out.

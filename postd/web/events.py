@@ -17,7 +17,7 @@ from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from postd.auth.identity import Revalidate
+from postd.auth.identity import Revalidate, always_valid
 from postd.errors import ChangesGoneError, ServerBusyError, StoreUnavailableError
 from postd.fair_queue import FairTurns
 from postd.http.interface import Request
@@ -33,6 +33,9 @@ POLL_EVERY_S = 0.1
 
 HEARTBEAT_EVERY_S = 15
 """How often an idle subscriber is sent a comment (reference: Event stream)."""
+
+LOOK_EVERY_S = 6
+"""How often an idle subscriber's credentials are checked: a page says within ten seconds that its session has ended."""
 
 RECENT_MAX = 1000
 """Limit on cached encoded changes: some 300 KiB."""
@@ -81,6 +84,7 @@ class Events:
         self._recent: dict[int, _RecentChange] = {}  # by revision, ascending
         self.subscribers = 0  # open streams
         self._waiting: set[Deferred[None]] = set()
+        self._waiting_with_credentials: set[Deferred[None]] = set()  # with such as may end
         self._closed = False
         self._generation = self._ended_generation = 0
         self._loops: list[LoopingCall] = []
@@ -145,7 +149,7 @@ class Events:
                 if after >= latest:
                     resumed_at = None
                 if not data:
-                    await self._wait()
+                    await self._wait(with_credentials=revalidate is not always_valid)
                     data, heartbeats = (_HEARTBEAT if heartbeats != self._heartbeats else b""), self._heartbeats
         finally:
             self._leave()
@@ -189,7 +193,7 @@ class Events:
         self._latest = latest
         self._recent.clear()
         # New loops: a LoopingCall stopped while its call waits for the store cannot be restarted cleanly.
-        for work, every_s in ((self._poll, POLL_EVERY_S), (self._beat, HEARTBEAT_EVERY_S)):
+        for work, every_s in ((self._poll, POLL_EVERY_S), (self._beat, HEARTBEAT_EVERY_S), (self._look, LOOK_EVERY_S)):
             loop = LoopingCall(work)
             loop.clock = self.clock
             loop.start(every_s, now=False).addErrback(self._failed)
@@ -206,14 +210,15 @@ class Events:
     def _failed(self, failure: Failure) -> None:
         _log.failure("event stream: polling for changes failed", failure=failure)
 
-    async def _wait(self) -> None:
-        """Wait until there may be something to send."""
+    async def _wait(self, *, with_credentials: bool) -> None:
+        """Wait until there may be something to send, or the credentials are to be checked."""
         waiting: Deferred[None] = Deferred()
-        self._waiting.add(waiting)
+        (self._waiting_with_credentials if with_credentials else self._waiting).add(waiting)
         try:
             await waiting
         finally:
             self._waiting.discard(waiting)
+            self._waiting_with_credentials.discard(waiting)
 
     async def _poll(self) -> None:
         """Find changes and wake the subscribers for them."""
@@ -242,8 +247,14 @@ class Events:
         self._heartbeats += 1
         self._wake()
 
+    def _look(self) -> None:
+        """Let the streams of clients whose credentials have ended end."""
+        waiting, self._waiting_with_credentials = self._waiting_with_credentials, set()
+        self._wake_some(list(waiting))
+
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, set()
+        waiting, self._waiting = self._waiting | self._waiting_with_credentials, set()
+        self._waiting_with_credentials = set()
         self._wake_some(list(waiting))
 
     def _wake_some(self, waiting: list[Deferred[None]]) -> None:

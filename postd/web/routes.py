@@ -155,6 +155,7 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
             site_name=realm,
             writers=writers,
             sign_in=sign_in,
+            open_to_read="open" in read,
         )
         writing = SameSite(clients, guard_by(write, board_resource))
         router.add(board, read=guard_by(read, board_resource), write=writing)

@@ -823,6 +823,18 @@ class RenewalTests:
                 answer = ask(api, "GET", path, None, with_cookie(session_id))
                 assert answer.status == (302 if path == "/" else 200)
 
+    def test_asking_for_the_session_does_not_renew_it(self, api: InMemoryApi) -> None:
+        session_id = sign_in(api)
+        asked = {"Cookie": f"session={session_id}"}
+        for _ in range(2):
+            check_text(ask(api, "GET", "/login/session", None, asked), 200, "alice\n")
+            api.clock.advance(20 * 60)
+        answer = ask(api, "GET", "/login/session", None, asked | {"Accept": "text/html"})
+        assert (answer.status, answer.header("WWW-Authenticate")) == (401, CHALLENGE)
+        other = {"Cookie": f"session={sign_in(api)}; session={sign_in(api)}"}
+        for headers in ({}, {"Cookie": "session=x"}, other):
+            check_text(ask(api, "GET", "/login/session", None, headers), 401, "Unauthorized\n")
+
     def test_request_without_session_writes_nothing(self, api: InMemoryApi) -> None:
         before = writes_of(api)
         for path in ("/", "/home", "/logout"):

@@ -250,6 +250,12 @@ class RuleTests:
             assert b"Reload this page" in answer.body
             assert (b'<a href="/sign-in">' in answer.body) == ("session" in schemes)
         fields = urlencode({"username": "alice", "password": "wrong"}).encode()
+        asked = ask(program, "GET", "/sign-in/login/session")
+        assert (asked.status, asked.header("WWW-Authenticate")) == (
+            401,
+            'Cookie realm="postd", form-action="/sign-in/login", cookie-name=session',
+        )
+        assert ask(program, "GET", "/sign-in/login/sessions").status == 404
         failed = ask(program, "POST", "/sign-in/login", fields, {"Content-Type": FORM, "Accept": "text/html"})
         assert failed.status == 401
         assert b'action="/sign-in/login"' in failed.body

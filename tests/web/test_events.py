@@ -16,6 +16,7 @@ from postd.web.events import (
     BATCH_MAX,
     BATCH_MAX_BYTES,
     HEARTBEAT_EVERY_S,
+    LOOK_EVERY_S,
     POLL_EVERY_S,
     RETRY_MAX_MS,
     RETRY_MIN_MS,
@@ -179,7 +180,7 @@ class StreamTests:
         asked = len(api.clock.getDelayedCalls())
         api.clock.advance(1)
         Subscriber(api)
-        assert len(api.clock.getDelayedCalls()) == asked + 2
+        assert len(api.clock.getDelayedCalls()) == asked + 3
 
 
 class ResumeTests:
@@ -370,7 +371,7 @@ class AccessTests:
         listener = Subscriber(api, Cookie=sign_in(api))
         listener.wait(4 * 60)
         assert listener.transport.connected
-        listener.wait(60 + HEARTBEAT_EVERY_S)
+        listener.wait(60 + LOOK_EVERY_S)
         assert not listener.transport.connected
 
     @pytest.mark.parametrize("scheme", ["basic", "digest"])

@@ -38,16 +38,21 @@ def _hash_source(content: str) -> bytes:
     return b"'sha256-%b'" % b64encode(sha256(content.encode()).digest())
 
 
-def fill_page(title: str, content: str, *, site_name: str, style: str) -> bytes:
-    """Render a page, with plain text in its heading and above it, and HTML below; UTF-8.
+def fill_page(  # noqa: PLR0913 - two have their defaults
+    title: str, content: str, *, site_name: str, style: str, head: str = "", heading: str = ""
+) -> bytes:
+    """Render a page, with plain text in its title, and HTML below its heading; UTF-8.
 
-    The name of the site may be empty, where it is not known.
+    The name of the site may be empty, where it is not known. `head` is HTML in the head, `heading` HTML in place of the
+    name of the site and the title.
     """
     site = escape(site_name)
+    above = f'<p class="site">{site}</p>\n' if site else ""
     parts = {
         "title": escape(title),
         "of_site": f" \N{EN DASH} {site}" if site else "",
-        "site": f'<p class="site">{site}</p>\n' if site else "",
+        "head": head,
+        "heading": heading or f"{above}<h1>{escape(title)}</h1>\n",
         "content": content,
         "style": style,
     }

@@ -5,8 +5,8 @@ A write is answered with 303, so that reloading a page repeats nothing.
 """
 
 import secrets
-from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b, sha256
+from collections.abc import Callable, Mapping
+from hashlib import sha256
 from http import HTTPStatus
 from shlex import quote
 
@@ -17,7 +17,7 @@ from postd.http.interface import Request
 from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, PAGE_HEADERS, Response, make_redirect, make_response
 from postd.http.urlencoded import decode_form, decode_number, decode_query
-from postd.model import POST_ID_MAX, Post, check_text
+from postd.model import POST_ID_MAX, PostDetails, check_text
 from postd.protect.schemes.interface import SAMPLE_USER, SchemeDescription
 from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.authorship import Authorship, author_of
@@ -37,12 +37,13 @@ _SAMPLE = SampleRequest("POST", "/post", body={"post": "Hello, world"})
 
 
 class Board:
-    """The pages `/board`, with the list, and `/board/<id>`, to change or delete one post.
+    """The pages `/board`, with the list, and `/board/<id>`, with one post.
 
     The guards in front of them have the rules of the API, and refuse cross-site writes; a request that may be without
     credentials has no identity then. `scheme` is one that the API takes for writing, None if it is open to everyone.
     `now` is the clock of the dates in the store. `writers` are the schemes of the rule for writing, or "open"; a client
-    without one of these sees the posts only. With `sign_in` there are accounts that can sign in by form.
+    without one of these sees the posts only. With `sign_in` there are accounts that can sign in by form. With
+    `open_to_read` a reader needs no credentials.
     """
 
     app = Application()
@@ -60,6 +61,7 @@ class Board:
         site_name: str,
         writers: frozenset[str],
         sign_in: bool,
+        open_to_read: bool,
     ) -> None:
         self._store = store
         self._now = now
@@ -69,6 +71,7 @@ class Board:
         self._credentials = "" if scheme is None else scheme.curl
         self._writers = writers
         self._sign_in = sign_in
+        self._open_to_read = open_to_read
         self._pages = BoardPages(site_name)
 
     @app.route("/board", methods=["GET"])
@@ -97,22 +100,20 @@ class Board:
 
     @app.route("/board/<post_id:post_id>", methods=["GET"])
     async def show_post(self, request: Request, post_id: int) -> Response:
-        if not self._find_reader(request).may_write:
-            raise Problem(403, "You are not authorized to change posts.")
         revision = (await self._store.version()).revision
         try:
-            post = await self._store.get_post(post_id)
+            post = await self._store.get_details(post_id)
         except NoSuchPostError:
-            return self._make_gone_page(post_id, None)
-        return await self._make_post_page(post, revision, Draft(post.post))
+            return self._make_gone_page(request, post_id, None)
+        return await self._make_post_page(request, post, revision, Draft(post.post))
 
     @app.route("/board/<post_id:post_id>", methods=["POST"])
     async def save_post(self, request: Request, post_id: int) -> Response:
         fields = decode_form(request)
-        text, was = _decode_text(fields), _decode_field(fields, "was")
+        text, was = _decode_text(fields), _with_lf(_decode_field(fields, "was"))
         revision = (await self._store.version()).revision
         try:
-            post = await self._store.get_post(post_id)
+            post = await self._store.get_details(post_id)
             # Browsers change line ends: a text that differs only in line ends counts as unchanged.
             if _with_lf(post.post) != text:
                 check_text(text)
@@ -122,24 +123,40 @@ class Board:
                     post_id, text, now=self._now(), expected=post.post, expected_author=author
                 )
         except InvalidTextError as error:
-            return await self._make_post_page(post, revision, Draft(text, error.why), was=was)
+            return await self._make_post_page(request, post, revision, Draft(text, error.why), was=was)
         except PostChangedError:
-            return await self._make_conflict_page(post_id, Draft(text))
+            return await self._make_conflict_page(request, post_id, Draft(text))
         except NoSuchPostError:
-            return self._make_gone_page(post_id, Draft(text))
+            return self._make_gone_page(request, post_id, Draft(text))
         return _see_other(await self._find_list(post_id, f"done=saved#post-{post_id}"))
+
+    @app.route("/board/<post_id:post_id>/delete", methods=["GET"])
+    async def ask_to_delete(self, request: Request, post_id: int) -> Response:
+        reader = self._find_reader(request)
+        try:
+            post = await self._store.get_details(post_id)
+        except NoSuchPostError:
+            return self._make_gone_page(request, post_id, None)
+        if not reader.may_change(post):
+            raise Problem(403, "You are not authorized to change this post.")
+        back = await self._find_list(post_id, f"#post-{post_id}")
+        return _make_html(HTTPStatus.OK, self._pages.make_question(post, reader, back=back))
 
     @app.route("/board/<post_id:post_id>/delete", methods=["POST"])
     async def delete_post(self, request: Request, post_id: int) -> Response:
-        was = _decode_field(decode_form(request), "was")
+        """Delete a post whose text is `was`; without that field, ask first."""
+        fields = decode_form(request)
+        if "was" not in fields:
+            return _see_other(f"/board/{post_id}/delete")
+        was = _with_lf(_decode_field(fields, "was"))
         done = "deleted"
         try:
-            post = await self._store.get_post(post_id)
+            post = await self._store.get_details(post_id)
             _require_unchanged(post, was)
             author = self._authorship.expected_author(request)
             await self._store.delete_post(post_id, expected=post.post, expected_author=author)
         except PostChangedError:
-            return await self._make_conflict_page(post_id, None)
+            return await self._make_conflict_page(request, post_id, None)
         except NoSuchPostError:
             done = "gone"
         return _see_other(await self._find_list(post_id, f"done={done}#done"))
@@ -147,13 +164,17 @@ class Board:
     def _find_reader(self, request: Request) -> Reader:
         identity = request.identity
         scheme = "" if identity is None else "bearer" if identity.issuer else identity.scheme
-        may_write = not self._writers.isdisjoint({"open", scheme})
         return Reader(
-            None if identity is None else identity.name,
-            may_write,
+            now=int(self._now() * 1000),
+            account="" if identity is None else identity.account,
+            name="" if identity is None else identity.name,
+            may_write=not self._writers.isdisjoint({"open", scheme}),
             signs_out=scheme == "session",
             signs_in=self._sign_in and identity is None,
-            signs_in_to_write=not may_write and "session" in self._writers,
+            signs_in_to_write="session" in self._writers,
+            open_to_read=self._open_to_read,
+            only_author=self._authorship.expected_author(request),
+            sees_authors=self._authorship.shows_authors(request),
         )
 
     async def _make_list_page(  # noqa: PLR0913 - a page has as many parts
@@ -174,49 +195,45 @@ class Board:
         async with self._work.turn(request.client_network):
             listed = await self._read_list(after, before)
         reader = self._find_reader(request)
-        credentials = self._credentials.replace(SAMPLE_USER, quote(reader.name or SAMPLE_USER))
+        credentials = self._credentials.replace(SAMPLE_USER, quote(reader.name)) if reader.name else self._credentials
         curl = make_curl(_SAMPLE, credentials, origin=self._clients.origin(request) or ORIGIN)
-        made = self._pages.make_list(listed, reader=reader, curl=curl, draft=draft, key=_new_key(), done=done)
+        made = self._pages.make_list(listed, reader, curl=curl, draft=draft, key=_new_key(), done=done)
         return _make_html(status, made)
 
     async def _read_list(self, after: int | None, before: int | None) -> PostPage:
-        # Read before the posts: a concurrent change is then shown twice rather than missed.
-        revision = (await self._store.version()).revision
-        posts: Sequence[tuple[int, str]] = ()
         if after is not None:
-            page = await self._store.list_posts(after=after, limit=PAGE_POSTS)
+            page = await self._store.list_details(after=after, limit=PAGE_POSTS)
             if page.more:
-                posts, before = page.posts, page.posts[-1][0] + 1
-        if not posts:
-            end = await self._store.last_id() + 1
-            before = before if before is not None and before < end else None
-            posts = await list_before(self._store, end if before is None else before, limit=PAGE_POSTS)
-        first = (await self._store.list_posts(limit=1)).posts
-        older = bool(posts and first and first[0][0] < posts[0][0])
-        return PostPage(revision, posts, posts[0][0] - 1 if older else 0, before, older)
+                first, end = page.posts[0].id, page.posts[-1].id + 1
+                older = bool((await self._store.list_latest(before=first, limit=1)).posts)
+                return PostPage(page.version.revision, page.posts, first - 1 if older else 0, end, older)
+        if before is not None and before > await self._store.last_id():
+            before = None
+        page = await self._store.list_latest(before=_BEFORE_MAX if before is None else before, limit=PAGE_POSTS)
+        return PostPage(page.version.revision, page.posts, page.posts[0].id - 1 if page.more else 0, before, page.more)
 
-    async def _make_post_page(self, post: Post, revision: int, draft: Draft, *, was: str = "") -> Response:
+    async def _make_post_page(
+        self, request: Request, post: PostDetails, revision: int, draft: Draft, *, was: str = ""
+    ) -> Response:
+        back = await self._find_list(post.id, f"#post-{post.id}")
         page = self._pages.make_post(
-            post,
-            revision,
-            draft=draft,
-            was=was or tag_text(post.post),
-            back=await self._find_list(post.id, f"#post-{post.id}"),
+            post, self._find_reader(request), revision, draft=draft, was=was or post.post, back=back
         )
         return _make_html(HTTPStatus.UNPROCESSABLE_ENTITY if draft.why else HTTPStatus.OK, page)
 
-    async def _make_conflict_page(self, post_id: int, draft: Draft | None) -> Response:
+    async def _make_conflict_page(self, request: Request, post_id: int, draft: Draft | None) -> Response:
         revision = (await self._store.version()).revision
         try:
-            post = await self._store.get_post(post_id)
+            post = await self._store.get_details(post_id)
         except NoSuchPostError:
-            return self._make_gone_page(post_id, draft)
+            return self._make_gone_page(request, post_id, draft)
         back = await self._find_list(post_id, f"#post-{post_id}")
-        page = self._pages.make_conflict(post, revision, draft=draft, was=tag_text(post.post), back=back)
+        page = self._pages.make_conflict(post, self._find_reader(request), revision, draft=draft, back=back)
         return _make_html(HTTPStatus.CONFLICT, page)
 
-    def _make_gone_page(self, post_id: int, draft: Draft | None) -> Response:
-        return _make_html(HTTPStatus.NOT_FOUND, self._pages.make_gone(post_id, draft=draft, key=_new_key()))
+    def _make_gone_page(self, request: Request, post_id: int, draft: Draft | None) -> Response:
+        page = self._pages.make_gone(post_id, self._find_reader(request), draft=draft, key=_new_key())
+        return _make_html(HTTPStatus.NOT_FOUND, page)
 
     async def _find_list(self, post_id: int, rest: str) -> str:
         """Return the URL of the list page with a post, or where it was; `rest` is its query or fragment."""
@@ -227,30 +244,6 @@ class Board:
         return f"{path}{'&' if '?' in path else '?'}{rest}"
 
 
-async def list_before(store: PostStore, before: int, *, limit: int) -> list[tuple[int, str]]:
-    """Return the last `limit` posts with ids smaller than `before`, in ascending order.
-
-    A store lists posts only forwards. Consecutive ids take one query. A gap of any size takes some ten more, each of at
-    most `limit` posts: the distance doubles until there are enough, then a binary search. Concurrent changes may be
-    included or not.
-    """
-    before = min(before, await store.last_id() + 1)
-    too_late = before - 1  # fewer than `limit` posts after this id
-    too_early = -1  # more than `limit` posts after this id
-    step = limit
-    while True:
-        after = max(0, too_late - step) if too_early < 0 else (too_early + too_late) // 2
-        page = await store.list_posts(after=after, limit=limit + 1)
-        posts = [post for post in page.posts if post[0] < before]
-        if len(posts) > limit:
-            too_early = after
-        elif len(posts) == limit or after in {0, too_early}:
-            return posts
-        else:
-            too_late = after
-            step *= 2
-
-
 def _make_html(status: HTTPStatus, page: bytes) -> Response:
     return make_response(status, HTML, page, _HEADERS)
 
@@ -259,18 +252,13 @@ def _see_other(location: str) -> Response:
     return make_redirect(location.encode("ascii"), HTTPStatus.SEE_OTHER)
 
 
-def tag_text(text: str) -> str:
-    """Return a hash of the text of a post; a form cannot contain the text itself, because browsers change line ends."""
-    return blake2b(text.encode(), digest_size=12).hexdigest()
-
-
-def _require_unchanged(post: Post, was: str) -> None:
+def _require_unchanged(post: PostDetails, was: str) -> None:
     """Check that a post still has the text that its form was made for.
 
     Raises:
         PostChangedError: the text has changed since.
     """
-    if tag_text(post.post) != was:
+    if _with_lf(post.post) != was:
         raise PostChangedError(post.id)
 
 

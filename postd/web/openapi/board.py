@@ -6,7 +6,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from postd.model import PostText
 from postd.protect.schemes.interface import CROSS_SITE
-from postd.web.board.views import tag_text
 from postd.web.openapi.components import FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
 
 _READ_ONLY = "The reader may not write."
@@ -17,7 +16,7 @@ _SIGN_IN = Reply(
     "Where a session is required and there is none: redirects to `/`.", text("/\n"), ("Location",), ("Set-Cookie",)
 )
 _DONE = ("Location",)
-_WAS = tag_text("Hello, world")
+_WAS = "Hello, world"
 
 
 class Adding(Struct, frozen=True):
@@ -27,7 +26,7 @@ class Adding(Struct, frozen=True):
     key: Annotated[str, Meta(description="Identifies the form: sent twice, it adds one post.")] | UnsetType = UNSET
 
 
-Was = Annotated[str, Meta(description="The tag of the text that the form was made for.")]
+Was = Annotated[str, Meta(description="The text of the post that the form was made for.")]
 
 
 class Saving(Struct, frozen=True):
@@ -38,9 +37,9 @@ class Saving(Struct, frozen=True):
 
 
 class Deleting(Struct, frozen=True):
-    """The form that deletes a post."""
+    """The form that deletes a post; without `was`, the server asks first."""
 
-    was: Was
+    was: Was | UnsetType = UNSET
 
 
 _PAGE = html("<!DOCTYPE html> ...")
@@ -78,10 +77,10 @@ OPERATIONS = {
     ),
     "GET /board/{id}": Operation(
         "showBoardPost",
-        "Show a post to change or delete it",
-        "A page with two forms.",
+        "Show a post as a page",
+        "A page with the post, and with forms to change and delete it for those who may.",
         {200: Reply("The page.", _PAGE), 302: _SIGN_IN, 404: Reply(_GONE, _PAGE)},
-        {403: _READ_ONLY, 404: _NO_ID, 503: UNAVAILABLE},
+        {404: _NO_ID, 503: UNAVAILABLE},
         "read",
         ("id",),
     ),
@@ -101,13 +100,22 @@ OPERATIONS = {
         ("id",),
         Body(Saving, {"post": "Hello, world", "was": _WAS}, FORM_TYPE),
     ),
+    "GET /board/{id}/delete": Operation(
+        "askToDeleteOnBoard",
+        "Ask whether to delete a post",
+        "A page with a form that deletes the post.",
+        {200: Reply("The page.", _PAGE), 302: _SIGN_IN, 404: Reply(_GONE, _PAGE)},
+        {403: _READ_ONLY, 404: _NO_ID, 503: UNAVAILABLE},
+        "read",
+        ("id",),
+    ),
     "POST /board/{id}/delete": Operation(
         "deleteOnBoard",
         "Delete a post by form",
         "Submitted by the page of the post.",
         {
             302: _SIGN_IN,
-            303: Reply("Deleted: redirects to the page.", text("/board?done=deleted#done\n"), _DONE),
+            303: Reply("Deleted, or `was` is missing: redirects.", text("/board?done=deleted#done\n"), _DONE),
             409: Reply(_OTHER, _PAGE),
         },
         {**_FORM_ERRORS, 404: _NO_ID},

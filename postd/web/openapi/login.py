@@ -49,6 +49,14 @@ OPERATIONS = {
         body=Body(Form, {"username": "alice", "password": "correct horse"}, FORM_TYPE),
         curl="-c cookies.txt",
     ),
+    "GET /login/session": Operation(
+        "showSession",
+        "Show whether a session is live",
+        "The name of the user who is signed in. Asking is no use of the session: it does not last longer.",
+        {200: Reply("There is a session.", text("alice\n"))},
+        {401: "There is no session, or it has ended.", 503: UNAVAILABLE},
+        "session",
+    ),
     "GET /home": Operation(
         "showHome",
         "Show the signed-in user",
