@@ -20,7 +20,7 @@ from postd.http.urlencoded import decode_form, decode_number, decode_query
 from postd.model import POST_ID_MAX, PostDetails, check_text
 from postd.protect.schemes.interface import SAMPLE_USER, SchemeDescription
 from postd.store.interface import IdempotencyKey, PostStore
-from postd.web.authorship import Authorship, author_of
+from postd.web.authorship import Authorship, Form, author_of
 from postd.web.board.pages import BOARD_POLICY, BoardPages, Draft, PostPage, Reader
 from postd.web.idempotency import KEPT_S
 from postd.web.posts import PostIdConverter
@@ -174,7 +174,7 @@ class Board:
             signs_in_to_write="session" in self._writers,
             open_to_read=self._open_to_read,
             only_author=self._authorship.expected_author(request),
-            sees_authors=self._authorship.shows_authors(request),
+            sees_authors=self._authorship.form(request) is Form.DETAILED,
         )
 
     async def _make_list_page(  # noqa: PLR0913 - a page has as many parts

@@ -116,7 +116,7 @@ def test_docs_page_names_the_schemes(make: Callable[[str], InMemoryApi]) -> None
     text = words(Page(ask(api, "GET", "/docs").body).text)
     assert "GET /post List the posts" in text
     assert text.count("Authentication Digest, Basic or Session.") == 6
-    assert text.count("Authentication Optional: Digest, Basic or Session.") == 6
+    assert text.count("Authentication Optional: Digest, Basic or Session.") == 7
     assert "Bearer" not in text
 
 
