@@ -28,7 +28,8 @@ from tests.issuer import ABSENT, Key, Mint
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs/how-to/providers").glob("*.md"))
 PROVIDERS = {
-    *("auth0", "authentik", "cognito", "dex", "entra-id", "keycloak", "oidc-provider", "okta", "zitadel"),
+    *("auth0", "authentik", "better-auth", "canaille", "cognito", "dex", "django-allauth", "django-oauth-toolkit"),
+    *("entra-id", "keycloak", "oidc-provider", "okta", "zitadel"),
 }
 POSTS, APP = "https://posts.example", "an application"
 
@@ -58,15 +59,21 @@ class Tokens(NamedTuple):
         typ: in the header of access tokens.
         access: claims of an access token with the scopes to read and write.
         identity: claims of the ID token for the same user; None where the page says that the two cannot be
-            distinguished.
+            distinguished, or tokens are opaque.
+        answer: the introspection response; None where tokens are verified with keys.
+        user: the owner of the token.
     """
 
     typ: Any
     access: Mapping[str, Any]
     identity: Mapping[str, Any] | None
+    answer: Mapping[str, Any] | None = None
+    user: str = "alice"
 
 
 SCOPE = "post:read post:write"
+OPAQUE: Any = None
+NONE: Mapping[str, Any] = {}
 COGNITO = {"scope": f"{POSTS}/read {POSTS}/write", "token_use": "access"}
 OIDC_PROVIDER = {"aud": POSTS, "client_id": APP, "scope": SCOPE}
 ZITADEL = {"aud": [APP, "PROJECT_ID"], "client_id": APP}
@@ -81,6 +88,33 @@ TOKENS = {
         "JWT",
         {"aud": "CLIENT_ID", "azp": "CLIENT_ID", "uid": "u", "nonce": "n", "scp": SCOPE.split()},
         {"aud": "CLIENT_ID", "nonce": "n", "at_hash": "h", "scp": SCOPE.split()},
+    ),
+    "better-auth 1": Tokens("at+jwt", {"aud": POSTS, "azp": APP, "client_id": APP, "scope": SCOPE}, {"aud": APP}),
+    "canaille 1": Tokens(
+        "JWT",
+        {"aud": [APP, "posts-server"], "auth_time": 1},
+        None,
+        {
+            "aud": [APP, "posts-server"],
+            "client_id": APP,
+            "exp": 2**40 + 0.154,
+            "scope": f"openid {SCOPE}",
+            "sub": "alice",
+            "token_type": "access_token",
+            "username": "Alice A",
+        },
+    ),
+    "django-allauth 1": Tokens(
+        "JWT",
+        {"aud": ABSENT, "sub": ABSENT, "client_id": "posts-cli", "token_use": "access", "scope": SCOPE},
+        {"aud": "posts-cli", "nonce": "n", "at_hash": "h", "sub": "5"},
+        user="posts-cli",
+    ),
+    "django-allauth 2": Tokens(
+        OPAQUE, NONE, None, {"client_id": "posts-cli", "scope": SCOPE, "token_type": "access_token"}, "posts-cli"
+    ),
+    "django-oauth-toolkit 1": Tokens(
+        OPAQUE, NONE, None, {"client_id": "posts-cli", "scope": SCOPE, "username": "alice", "exp": 2**40}
     ),
     "cognito 1": Tokens(
         ABSENT,
@@ -203,8 +237,14 @@ def test_first_settings_of_a_page_are_complete(form: Form, tmp_path: Path) -> No
 @pytest.mark.parametrize("form", FORMS, ids=str)
 def test_access_token_is_accepted_for_reading_and_writing(form: Form, issuer: Issuer) -> None:
     tokens = TOKENS[str(form)]
-    accepted = result_of(issuer.accept(make_token(issuer, tokens.typ, tokens.access)))
-    assert accepted.user == "alice"
+    jwt = None if tokens.typ is OPAQUE else make_token(issuer, tokens.typ, tokens.access)
+    if tokens.answer is not None:
+        assert (issuer.introspector is not None, issuer.verifies) == (True, jwt is None)
+        accepted = issuer.policy.check_introspection({"active": True, **tokens.answer}, time.time(), jwt)
+    else:
+        assert jwt is not None
+        accepted = result_of(issuer.accept(jwt))
+    assert accepted.user == tokens.user
     assert [issuer.missing_scope(accepted, writing=writing) for writing in (False, True)] == ["", ""]
 
 
@@ -238,6 +278,7 @@ NAMING_AN_AUDIENCE = [form for form in FORMS if form.number == 1 and "aud is ano
 @pytest.mark.parametrize("form", NAMING_AN_AUDIENCE, ids=str)
 def test_reason_on_the_page_names_the_audience_of_its_settings(form: Form, issuer: Issuer) -> None:
     tokens = TOKENS[str(form)]
+    jwt = make_token(issuer, tokens.typ, {**tokens.access, "aud": "another"})
     with pytest.raises(TokenError) as caught:
-        result_of(issuer.accept(make_token(issuer, tokens.typ, {**tokens.access, "aud": "another"})))
+        issuer.policy.check_claims(jwt, time.time())
     assert f"`{caught.value}`" in form.page.read_text()

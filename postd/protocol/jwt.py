@@ -247,7 +247,7 @@ class TokenPolicy(Struct, frozen=True):
             raise TokenError("token_type is not that of an access token")
         claims = answer if jwt is None else {**jwt.claims, **present(answer)}
         accepted = self._check(claims, now, introspected=True)
-        if jwt is not None:
+        if jwt is not None and member(answer, "token_type") is None:
             self._refuse_other_kinds(jwt, claims, accepted.scopes)
         if kind == "dpop" and not accepted.key_thumbprint:
             raise TokenError("token_type is DPoP, and cnf names no key")

@@ -382,6 +382,9 @@ class OpaqueTokenTests:
         token = issuer.token(header=header, **claims)
         issuer.active[token] = {}
         assert why in (await refusal_of(issuers.check(token))).why
+        named = issuer.token(header={"typ": "JWT"}, nonce="x", scope="openid")
+        issuer.active[named] = {"token_type": "Bearer"}  # says that it is an access token
+        assert await issuers.check(named) == f"{issuer.issuer}#alice"
         inactive = issuer.token(jti="x")
         assert "not active" in (await refusal_of(issuers.check(inactive))).why
 

@@ -89,7 +89,8 @@ async def _check_issuer(trusted: TrustedIssuer, reactor: IReactor) -> list[Check
     except NoKeysError as error:
         without = issuer.introspector is not None and not trusted.jwks_uri
         why = "it publishes no keys: its tokens are only introspected" if without else str(error)
-        results.append((without, f"{why}{await _hint(trusted, reactor)}"))
+        hint = await _hint(trusted, reactor)
+        results.append((without and not hint, why + hint))
     except FetchError as error:
         results.append((False, str(error)))
     if issuer.introspector is not None:
