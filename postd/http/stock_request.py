@@ -15,13 +15,16 @@ from postd.http.errors import make_error_response
 from postd.http.interface import NativeRequest, Request, Responder
 from postd.http.peer import certificate_of
 from postd.http.responses import Parts, Response, StreamedResponse
-from postd.http.urlencoded import FORM_MAX_BYTES
 from postd.protocol.host import client_network
 
 
 def adapt(request: object) -> Request:
     """Return a request with the interface of `Request`: the request itself, or an adapter of a stock site's request."""
     return cast(Request, request if isinstance(request, NativeRequest) else StockRequest(request))
+
+
+BODY_MAX_BYTES = 32 * 1024
+"""How much of a body is read: more than any form has."""
 
 
 class StockRequest(NativeRequest):
@@ -54,7 +57,7 @@ class StockRequest(NativeRequest):
     def body(self) -> bytes:
         """The body, truncated if it is longer than any form: a stock site has no limit."""
         self._request.content.seek(0)
-        body: bytes = self._request.content.read(FORM_MAX_BYTES + 1)
+        body: bytes = self._request.content.read(BODY_MAX_BYTES + 1)
         self._request.content.seek(0)  # for the application
         return body
 

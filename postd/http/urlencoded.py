@@ -16,25 +16,38 @@ FIELDS_MAX = 100
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,15}")
 
 
-def decode_form(request: Request) -> Mapping[str, list[str]]:
+def is_form(request: Request) -> bool:
+    """Return whether the body of a request is a form."""
+    kinds = request.fields.get(b"Content-Type", [b""])
+    return len(kinds) == 1 and kinds[0].partition(b";")[0].strip().lower() == b"application/x-www-form-urlencoded"
+
+
+def decode_form(request: Request, max_bytes: int = FORM_MAX_BYTES) -> Mapping[str, list[str]]:
     """Decode a form body: for each field name its values, in order.
 
     Raises:
-        Problem: 415, the body is not a form; 413, it exceeds `FORM_MAX_BYTES`; 400, it has more than `FIELDS_MAX`
-            fields or is not UTF-8.
+        Problem: 415, the body is not a form; 413, it exceeds `max_bytes`; 400, it has more than `FIELDS_MAX` fields or
+            is not UTF-8.
     """
-    kinds = request.fields.get(b"Content-Type", [b""])
-    if len(kinds) != 1 or kinds[0].partition(b";")[0].strip().lower() != b"application/x-www-form-urlencoded":
+    if not is_form(request):
         raise Problem(415, "The form must be sent as Content-Type: application/x-www-form-urlencoded.")
     body = request.body
-    if len(body) > FORM_MAX_BYTES:
-        raise Problem(413, f"The form has more than {FORM_MAX_BYTES} bytes.")
+    if len(body) > max_bytes:
+        raise Problem(413, f"The form has more than {max_bytes} bytes.")
     if body.count(b"&") >= FIELDS_MAX:
         raise Problem(400, f"The form has more than {FIELDS_MAX} fields.")
     try:
         return _decode(body, errors="strict")
     except UnicodeDecodeError:
         raise Problem(400, "The form is not UTF-8 text, percent-encoded.") from None
+
+
+def decode_fields(body: bytes) -> Mapping[str, list[str]]:
+    """Decode the body of a form that a field of another form has; none of its fields if it is not valid."""
+    try:
+        return _decode(body, errors="strict") if body.count(b"&") < FIELDS_MAX else {}
+    except UnicodeDecodeError:
+        return {}
 
 
 def decode_query(request: Request) -> Mapping[str, list[str]]:

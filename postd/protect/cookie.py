@@ -6,6 +6,7 @@ from urllib.parse import quote
 from postd.auth.credentials import SessionCredentials
 from postd.http.interface import Request
 from postd.http.responses import Response, make_redirect
+from postd.protect.login_form import LoginForm
 from postd.protocol.local_path import LOCAL_PATH_MAX_BYTES
 from postd.protocol.session import hash_session_id
 
@@ -32,9 +33,10 @@ class SessionReader:
     field: bytes | None = b"Cookie"
     ambient = True
 
-    def __init__(self, realm: str, sign_in: str = "/") -> None:
+    def __init__(self, realm: str, sign_in: str, page: LoginForm) -> None:
         self.challenge = make_challenge(realm, sign_in)
         self.form: str | None = sign_in
+        self._page = page
         self._sign_in = sign_in.encode("ascii")
         self._to_form = make_redirect(self._sign_in)
 
@@ -42,9 +44,15 @@ class SessionReader:
         return decode_session_cookies(request)
 
     def redirect_to_sign_in(self, request: Request, back: bytes) -> Response:
-        """Redirect to the form (spec: `/home` without a valid cookie); an invalid cookie is deleted."""
+        """Redirect to the form (spec: `/home` without a valid cookie); an invalid cookie is deleted.
+
+        Where the request has a form of a browser, the sign-in page carries it.
+        """
         if decode_session_cookies(request) is not None:
             expire_session_cookie(request)
+        carrying = self._page.carry(request, self.challenge)
+        if carrying is not None:
+            return carrying
         if not back or len(back) > LOCAL_PATH_MAX_BYTES:
             return self._to_form
         return make_redirect(b"%b?next=%b" % (self._sign_in, quote(back, safe="/").encode("ascii")))

@@ -21,7 +21,7 @@
   has schemes with challenges; programs get the challenges.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any, Protocol
@@ -40,6 +40,7 @@ from postd.errors import TooManyFailuresError
 from postd.http.errors import Advice, Problem, make_problem_response
 from postd.http.interface import Request
 from postd.http.navigation import is_navigation
+from postd.http.pages.template import wants_html
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response, StreamedResponse, make_no_content
 from postd.http.views import Responding, View, ViewResource, error_page, view_of
@@ -50,6 +51,10 @@ AUTHORIZATION_MAX_BYTES = 8 * 1024
 """Size limit of the field `Authorization`."""
 
 
+Resume = Callable[[Request, str, Mapping[str, list[str]]], Awaitable[Response]]
+"""Returns the page with a form at a path, from the request that has signed in, the path and the form's fields."""
+
+
 class ProtectedResource(Struct, frozen=True):
     """The properties of a protected resource that its credential factories need.
 
@@ -58,12 +63,14 @@ class ProtectedResource(Struct, frozen=True):
         path: its path, without a slash at the end; "" for the whole origin, or where it is not known.
         read_scope: the scope that a token needs here for safe methods, words separated by spaces; "" for its issuer's.
         write_scope: likewise for other methods.
+        resume: shows a form again that was sent to a path, after its session had ended and its user has signed in.
     """
 
     clients: PeerResolver
     path: str = ""
     read_scope: str = ""
     write_scope: str = ""
+    resume: "Resume | None" = None
 
     def scope(self, *, writing: bool) -> str:
         """Return the scope that a token needs here, "" for its issuer's."""
@@ -258,7 +265,8 @@ class Guard(AuthSessionWrapper):
 
         Where other schemes have challenges, programs get these.
         """
-        if request.is_api or not (self._readers and (not self._factories or is_navigation(request))):
+        is_browser = (request.method == b"POST" and wants_html(request)) or is_navigation(request)
+        if request.is_api or not (self._readers and (not self._factories or is_browser)):
             return None
         back = request.uri if self._leads_back and request.method in {b"GET", b"HEAD"} else b""
         return next(filter(None, (reader.redirect_to_sign_in(request, back) for reader in self._readers)), None)

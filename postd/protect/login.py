@@ -1,10 +1,11 @@
 """Sign-in and sign-out by form (spec: Form-login paths; reference: Form login)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from http import HTTPStatus
 from string import Template
 
+from msgspec.structs import replace
 from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
@@ -18,7 +19,7 @@ from postd.http.interface import Request
 from postd.http.pages.template import make_html_response, negotiate_html, read_file, wants_html
 from postd.http.peer import PeerResolver
 from postd.http.responses import PAGE_HEADERS, TEXT, Response, make_redirect, make_response
-from postd.http.urlencoded import decode_form, decode_query
+from postd.http.urlencoded import FORM_MAX_BYTES, decode_form, decode_query
 from postd.protect.cookie import (
     below,
     decode_session_cookies,
@@ -26,16 +27,11 @@ from postd.protect.cookie import (
     make_challenge,
     set_session_cookie,
 )
-from postd.protect.guard import outcome_of
+from postd.protect.guard import ProtectedResource, outcome_of
+from postd.protect.login_form import CARRIED_FORM_MAX_BYTES, LoginForm, decode_carried, decode_next
 from postd.protect.pages import Page
-from postd.protocol.host import is_loopback
-from postd.protocol.local_path import encode_local_path
 
-_FORM = Template(read_file(__package__, "login.html"))
 _BUTTON = Template(read_file(__package__, "logout.html"))
-_NEXT_FIELD = Template('<input type="hidden" name="next" value="$path">\n')
-_NOTICE = Template('<div class="notice">\n$content</div>\n')
-_ALERT = Template('<p class="alert" id="alert" role="alert">$why</p>\n')
 
 _log = Logger()
 
@@ -51,11 +47,8 @@ class LoginViews:
         secure: "always", "never", or "auto" to mark cookies as secure when the client's connection is.
         sign_in: the path of the form.
         after: the path to redirect to after a sign-in without a `next`.
-        below_form: HTML below the form.
-        links: HTML between the two, for clients that prefer HTML.
-        no_accounts: HTML above the form for these clients while there are no accounts: for those on this machine, and
-            for all others.
-        has_accounts: returns whether there are accounts.
+        form: renders the form.
+        resources: the resources that sessions protect; they show the forms that a sign-in carries.
     """
 
     def __init__(  # noqa: PLR0913 - all but three by name
@@ -68,24 +61,20 @@ class LoginViews:
         secure: str,
         sign_in: str,
         after: str,
-        below_form: str,
-        links: str,
-        no_accounts: tuple[str, str],
-        has_accounts: Callable[[], bool],
+        form: LoginForm,
+        resources: Sequence[ProtectedResource],
     ) -> None:
         self._portal = portal
         self._sessions = sessions
         self._clients = clients
         self._secure = secure
-        self._realm = realm
-        self._below_form = below_form
-        self._links = links
-        self._no_accounts = no_accounts
-        self._has_accounts = has_accounts
-        self._paths = {"login": below(sign_in, "login"), "logout": below(sign_in, "logout"), "after": after}
+        self._make_form = form.make
+        self._ask_to_send_again = form.ask_to_send_again
+        self._resources = [resource for resource in resources if resource.resume is not None]
+        paths = {"logout": below(sign_in, "logout"), "after": after}
         # Rendered once (spec: Login form).
         self._login_page = self._make_form(HTTPStatus.OK, {})
-        button = _BUTTON.substitute({name: escape(path) for name, path in self._paths.items()})
+        button = _BUTTON.substitute({name: escape(path) for name, path in paths.items()})
         self._logout_page = make_html_response(HTTPStatus.OK, "Sign out", button, site_name=realm)
         self._challenge = make_challenge(realm, sign_in)
         self._to_form, self._to_after = make_redirect(sign_in.encode("ascii")), make_redirect(after.encode("ascii"))
@@ -102,7 +91,7 @@ class LoginViews:
     async def show_form(self, request: Request) -> Response:
         request.add_header(b"Vary", b"Cookie, Accept")
         parameters = decode_query(request)
-        back = _decode_next(parameters)
+        back = decode_next(parameters)
         credentials = decode_session_cookies(request)
         if credentials is not None:
             try:
@@ -119,7 +108,7 @@ class LoginViews:
         self._clients.refuse_cross_site(request)
         fields: Mapping[str, list[str]] = {}
         try:
-            fields = decode_form(request)
+            fields = _decode_sign_in(request)
             user, session_id = await self._begin_session(request, fields)
         except CancelledError:  # the client has disconnected; the check continues, and a wrong password is counted
             raise
@@ -137,7 +126,24 @@ class LoginViews:
         _log.info("signed in: {user!r} from {address}", user=user.account, address=self._clients.address(request))
         secure = self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
         set_session_cookie(request, session_id, secure=secure)
-        return self._redirect_to_next(_decode_next(fields))
+        back, form = decode_next(fields), decode_carried(fields)
+        if back is None or not form:
+            return self._redirect_to_next(back)
+        identity = replace(user, scheme="session")
+        request.authentication = AuthenticationResult("form", "accepted", user.account, identity)
+        return await self._resume(request, back, form)
+
+    async def _resume(self, request: Request, path: bytes, form: Mapping[str, list[str]]) -> Response:
+        """Return the page after a sign-in that carries a form."""
+        for resource in self._resources:
+            prefix = resource.path.encode("ascii")
+            if resource.resume is not None and (path + b"/").startswith(prefix + b"/"):
+                try:
+                    return await resource.resume(request, path.decode("ascii"), form)
+                except Exception as error:
+                    if to_problem(error) is None:
+                        raise
+        return self._ask_to_send_again(path, form)
 
     def _refuse(self, request: Request, fields: Mapping[str, list[str]]) -> Response:
         headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
@@ -184,42 +190,14 @@ class LoginViews:
     def _redirect_to_next(self, back: bytes | None) -> Response:
         return self._to_after if back is None else make_redirect(back)
 
-    def _notice(self, request: Request) -> str:
-        """Return the notice that there are no accounts, while there are none."""
-        if self._has_accounts() or not any(self._no_accounts):
-            return ""
-        here, elsewhere = self._no_accounts
-        return _NOTICE.substitute(content=here if is_loopback(self._clients.address(request)) else elsewhere)
 
-    def _make_form(
-        self,
-        status: HTTPStatus,
-        fields: Mapping[str, list[str]],
-        why: str = "",
-        headers: Mapping[bytes, bytes] = PAGE_HEADERS,
-        *,
-        browser: Request | None = None,
-    ) -> Response:
-        """Return the page with the form: empty, or after a failure (`why`) with the user name of the fields sent.
+def _decode_sign_in(request: Request) -> Mapping[str, list[str]]:
+    """Decode the form, which may carry another one.
 
-        `browser` is the request of a client that prefers HTML, None for another client.
-        """
-        back = _decode_next(fields)
-        user = fields.get("username", [""])[0]
-        notice = "" if browser is None else self._notice(browser)
-        parts = {
-            "login": escape(self._paths["login"]),
-            "next": "" if back is None else _NEXT_FIELD.substitute(path=escape(back.decode("ascii"))),
-            "notice": notice,
-            "alert": _ALERT.substitute(why=escape(why)) if why else "",
-            "username": f' value="{escape(user)}"' if why else "" if notice else " autofocus",
-            "password": ' aria-describedby="alert" autofocus' if why else "",
-            "below": ("" if browser is None else self._links) + self._below_form,
-        }
-        return make_html_response(status, "Sign in", _FORM.substitute(parts), site_name=self._realm, headers=headers)
-
-
-def _decode_next(fields: Mapping[str, list[str]]) -> bytes | None:
-    """Return where `next` leads to, None if it is absent, repeated or unsafe."""
-    values = fields.get("next", [])
-    return encode_local_path(values[0]) if len(values) == 1 else None
+    Raises:
+        Problem: as `decode_form`.
+    """
+    fields = decode_form(request, CARRIED_FORM_MAX_BYTES)
+    if len(request.body) > FORM_MAX_BYTES and "form" not in fields:
+        raise Problem(413, f"The form has more than {FORM_MAX_BYTES} bytes.")
+    return fields

@@ -22,6 +22,7 @@ from functools import cache, partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from postd.fair_queue import FairTurns
 from postd.http.interface import Request
@@ -32,7 +33,7 @@ from postd.protect.assembly import Authentication
 from postd.protect.guard import Guard, OpenGuard, ProtectedResource
 from postd.store.interface import PostStore
 from postd.web.authorship import UNRESTRICTED, Authorship
-from postd.web.board.views import Board
+from postd.web.board.views import Board, KeptForms
 from postd.web.cors import Cors
 from postd.web.events import Events
 from postd.web.feed import PATH as FEED_PATH
@@ -115,8 +116,6 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
     api_resource, board_resource = ProtectedResource(clients, "/post"), ProtectedResource(clients, "/board")
     api_rule = {*read, *write, *(judged if "open" in {*read, *write} else ())}
     protected: list[tuple[Collection[str], ProtectedResource]] = [(api_rule, api_resource)]
-    if has_board:
-        protected.append((api_rule, board_resource))
     feed_resource = ProtectedResource(clients, FEED_PATH)
     protected.append(({*read, *(judged if "open" in read else ())}, feed_resource))
     for page in pages:
@@ -157,7 +156,9 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
             sign_in=sign_in,
             open_to_read="open" in read,
         )
-        writing = SameSite(clients, guard_by(write, board_resource))
+        writing = SameSite(clients, KeptForms(board, guard_by(write, board_resource)))
+        resume = None if {"open", "session"}.isdisjoint(read) else board.resume
+        protected.append((api_rule, replace(board_resource, resume=resume)))
         router.add(board, read=guard_by(read, board_resource), write=writing)
         documented.append(Board.app)
 

@@ -4,7 +4,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -211,6 +211,8 @@ class Browser(ABC):
         """Reset the browser: starting one for each test would take too long."""
         while self._first:
             self.bidi.ask("script.removePreloadScript", script=self._first.pop())
+        with suppress(WebDriverException):  # a page without storage, such as about:blank
+            self.driver.execute_script("sessionStorage.clear()")
         self.driver.get("about:blank")
         self.reset()
 

@@ -6,9 +6,10 @@ from typing import Literal
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import SessionChecker, Sessions
 from postd.defaults import SESSION_IDLE_S, SESSION_LIFETIME_S, SESSIONS_PER_ACCOUNT
-from postd.protect.cookie import SessionReader
+from postd.protect.cookie import SessionReader, below
 from postd.protect.guard import ProtectedResource
 from postd.protect.login import LoginViews
+from postd.protect.login_form import LoginForm
 from postd.protect.pages import Page
 from postd.protect.schemes.interface import CROSS_SITE, ClientCode, Context, Scheme, SchemeDescription, SchemeParts
 
@@ -73,7 +74,17 @@ class Form(Scheme, frozen=True):
             max_per_account=self.max_per_account,
         )
 
-        def make_pages(portal: CoroutinePortal, _resources: Sequence[ProtectedResource]) -> Mapping[str, Page]:
+        form = LoginForm(
+            context.clients,
+            context.realm,
+            login=below(self.sign_in, "login"),
+            below_form=self.below,
+            links=self.links,
+            no_accounts=self.no_accounts,
+            has_accounts=lambda: bool(context.users.accounts),
+        )
+
+        def make_pages(portal: CoroutinePortal, resources: Sequence[ProtectedResource]) -> Mapping[str, Page]:
             return LoginViews(
                 portal,
                 sessions,
@@ -82,12 +93,10 @@ class Form(Scheme, frozen=True):
                 secure=self.secure,
                 sign_in=self.sign_in,
                 after=self.after,
-                below_form=self.below,
-                links=self.links,
-                no_accounts=self.no_accounts,
-                has_accounts=lambda: bool(context.users.accounts),
+                form=form,
+                resources=resources,
             ).pages()
 
         # The form checks passwords even if no rule has "session".
         checkers = (SessionChecker(sessions), context.passwords)
-        return SchemeParts(checkers, reader=SessionReader(context.realm, self.sign_in), make_pages=make_pages)
+        return SchemeParts(checkers, reader=SessionReader(context.realm, self.sign_in, form), make_pages=make_pages)

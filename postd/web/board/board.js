@@ -23,6 +23,11 @@
   const write = document.querySelector("form.write");
   const notice = find("notice") ?? news;
 
+  // After a sign-in that has carried a form, the answer is the page of the form.
+  if (location.pathname === "/login") {
+    history.replaceState(null, "", onlyPost ? `/board/${onlyPost}` : "/board");
+  }
+
   // Times in words, as the server writes them, and exactly in the reader's own time.
 
   const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
@@ -302,7 +307,7 @@
       restoreDraft();
       count();
     });
-    write.addEventListener("input", () => {
+    find("post").addEventListener("input", () => {
       keepDraft();
       count();
     });

@@ -50,10 +50,17 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 
 class Draft(Struct, frozen=True):
-    """The text in a form; `why` is the error message if it was refused."""
+    """The text in a form.
+
+    Args:
+        text: the text.
+        why: the error message if it was refused.
+        note: why else it is in the form, though it is not stored.
+    """
 
     text: str = ""
     why: str = ""
+    note: str = ""
 
 
 class Reader(Struct, frozen=True):
@@ -192,6 +199,13 @@ class BoardPages:
             form = "<p>You can add your text as a new post.</p>\n" + _make_add_form(reader, draft, key)
         return self._fill(f"Post {post_id} not found", _GONE.substitute(form=form), reader, back="/board")
 
+    def make_failure(  # noqa: PLR0913 - a page has as many parts
+        self, title: str, reader: Reader, *, path: str, why: str, draft: Draft, hidden: tuple[str, str]
+    ) -> bytes:
+        """Render the page about a form that was not handled, to send it again; `hidden` is its hidden field."""
+        form = _make_write_form(path, draft, *hidden, label="Your text", verb="Send again", about="why")
+        return self._fill(title, f'<p id="why" class="error">{escape(why)}</p>\n{form}', reader, back="/board")
+
     def _fill(self, title: str, content: str, reader: Reader, back: str = "") -> bytes:
         site = f'<p class="site">{escape(self._site_name)}</p>\n' if self._site_name else ""
         heading = f"<header>\n<h1>{escape(title)}</h1>\n{site}{_make_who(reader)}</header>\n"
@@ -296,7 +310,8 @@ def _make_write_form(  # noqa: PLR0913 - as many parts
     return _WRITE.substitute(
         kind=kind,
         action=action,
-        kept=" data-kept" if draft.why or about else "",
+        kept=" data-kept" if draft.why or draft.note or about else "",
+        note=draft.note,
         label=label,
         max_units=_FIELD_MAX_UNITS,
         max_chars=POST_MAX_CHARS,

@@ -4,19 +4,33 @@ It uses the store directly, with the checks of the API, and works without a scri
 A write is answered with 303, so that reloading a page repeats nothing.
 """
 
+import re
 import secrets
 from collections.abc import Callable, Mapping
 from hashlib import sha256
 from http import HTTPStatus
 from shlex import quote
 
+from msgspec import Struct
+from twisted.internet.defer import CancelledError
+
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
 from postd.fair_queue import FairTurns
-from postd.http.errors import Problem
+from postd.http.errors import Problem, retry_after_text, to_problem
 from postd.http.interface import Request
+from postd.http.pages.template import wants_html
 from postd.http.peer import PeerResolver
-from postd.http.responses import HTML, PAGE_HEADERS, Response, make_redirect, make_response
+from postd.http.responses import (
+    HTML,
+    PAGE_HEADERS,
+    Response,
+    StreamedResponse,
+    make_redirect,
+    make_response,
+    phrase,
+)
 from postd.http.urlencoded import decode_form, decode_number, decode_query
+from postd.http.views import View
 from postd.model import POST_ID_MAX, PostDetails, check_text
 from postd.protect.schemes.interface import SAMPLE_USER, SchemeDescription
 from postd.store.interface import IdempotencyKey, PostStore
@@ -24,7 +38,7 @@ from postd.web.authorship import Authorship, Form, author_of
 from postd.web.board.pages import BOARD_POLICY, BoardPages, Draft, PostPage, Reader
 from postd.web.idempotency import KEPT_S
 from postd.web.posts import PostIdConverter
-from postd.web.routing import Application
+from postd.web.routing import Application, Middleware
 from postd.web.samples import ORIGIN, SampleRequest, make_curl
 
 PAGE_POSTS = 100
@@ -33,6 +47,8 @@ PAGE_POSTS = 100
 _HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": BOARD_POLICY, b"Vary": b"Authorization, Cookie"}
 _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
+_POST_PATH = re.compile(r"/board/([1-9][0-9]{0,15})(/delete)?")
+_ENDED = "Your session had ended. This is what you sent; it is not stored yet."
 _SAMPLE = SampleRequest("POST", "/post", body={"post": "Hello, world"})
 
 
@@ -161,6 +177,43 @@ class Board:
             done = "gone"
         return _see_other(await self._find_list(post_id, f"done={done}#done"))
 
+    async def resume(self, request: Request, path: str, fields: Mapping[str, list[str]]) -> Response:
+        """Show a form again that was sent after its session had ended (`ProtectedResource.resume`)."""
+        draft = Draft(_with_lf(fields.get("post", [""])[0]), note=_ENDED)
+        was = _with_lf(fields.get("was", [""])[0])
+        found = _POST_PATH.fullmatch(path)
+        if found is None:
+            return await self._make_list_page(request, draft=draft)
+        post_id = int(found[1])
+        if found[2]:
+            return _see_other(path)
+        try:
+            post = await self._store.get_details(post_id)
+        except NoSuchPostError:
+            return self._make_gone_page(request, post_id, draft)
+        revision = (await self._store.version()).revision
+        return await self._make_post_page(request, post, revision, draft, was=was)
+
+    def make_failure(self, request: Request, problem: Problem) -> Response | None:
+        """Return the page about a form that was not handled, with the text that it has; None if it has none."""
+        try:
+            fields = decode_form(request)
+        except Problem:
+            return None
+        if "post" not in fields or not wants_html(request):
+            return None
+        name = "was" if "was" in fields else "key"
+        made = self._pages.make_failure(
+            phrase(problem.status),
+            self._find_reader(request),
+            path=request.path.decode("ascii"),
+            why=" ".join(filter(None, [problem.detail, "The text was not stored.", retry_after_text(problem)])),
+            draft=Draft(_with_lf(fields["post"][0])),
+            hidden=(name, fields.get(name, [""])[0]),
+        )
+        request.add_header(b"Vary", b"Accept")
+        return make_response(problem.status, HTML, made, {**_HEADERS, **problem.headers})
+
     def _find_reader(self, request: Request) -> Reader:
         identity = request.identity
         scheme = "" if identity is None else "bearer" if identity.issuer else identity.scheme
@@ -242,6 +295,25 @@ class Board:
         if rest.startswith("#"):
             return path + rest
         return f"{path}{'&' if '?' in path else '?'}{rest}"
+
+
+class KeptForms(Struct, frozen=True):
+    """Answers errors of forms of a board with a page that has the text of the form."""
+
+    board: Board
+    then: Middleware | None
+
+    async def enter(self, request: Request, view: View) -> Response | StreamedResponse | None:
+        try:
+            return await (view(request) if self.then is None else self.then.enter(request, view))
+        except CancelledError:
+            raise
+        except Exception as error:
+            problem = to_problem(error)
+            page = None if problem is None else self.board.make_failure(request, problem)
+            if page is None:
+                raise
+            return page
 
 
 def _make_html(status: HTTPStatus, page: bytes) -> Response:

@@ -1,0 +1,146 @@
+"""The page with the sign-in form, and forms that it carries: forms that were sent after their session had ended.
+
+Without a script the page is the only place that has what the user typed. It is in a hidden field of the page, then of
+the request that signs in, and never in a URL. It is not sent again by itself: the resource shows it
+(`ProtectedResource.resume`), or the user presses a button.
+"""
+
+from collections.abc import Callable, Mapping
+from html import escape
+from http import HTTPStatus
+from string import Template
+
+from postd.http.errors import Problem
+from postd.http.interface import Request
+from postd.http.pages.template import make_html_response, read_file, wants_html
+from postd.http.peer import PeerResolver
+from postd.http.responses import PAGE_HEADERS, Response
+from postd.http.urlencoded import FORM_MAX_BYTES, decode_fields, is_form
+from postd.protocol.host import is_loopback
+from postd.protocol.local_path import encode_local_path
+
+CARRIED_FORM_MAX_BYTES = 32 * 1024
+"""Size limit of a sign-in that carries a form: three bytes for each of the form's, a name and a password."""
+
+ENDED = "Your session has ended. Sign in again: what you sent was not stored, and is kept."
+
+_FORM = Template(read_file(__package__, "login.html"))
+_SEND_AGAIN = Template(read_file(__package__, "send-again.html"))
+_HIDDEN = Template('<input type="hidden" name="$name" value="$value">\n')
+_NOTICE = Template('<div class="notice">\n$content</div>\n')
+_ALERT = Template('<p class="alert" id="alert" role="alert">$why</p>\n')
+
+
+class LoginForm:
+    """Renders the page with the form.
+
+    Args:
+        clients: refuses cross-site requests.
+        realm: the heading of the pages.
+        login: the path that the form is sent to.
+        below_form: HTML below the form.
+        links: HTML between the two, for clients that prefer HTML.
+        no_accounts: HTML above the form for these clients while there are no accounts: for those on this machine, and
+            for all others.
+        has_accounts: returns whether there are accounts.
+    """
+
+    def __init__(  # noqa: PLR0913 - all but two by name
+        self,
+        clients: PeerResolver,
+        realm: str,
+        *,
+        login: str,
+        below_form: str,
+        links: str,
+        no_accounts: tuple[str, str],
+        has_accounts: Callable[[], bool],
+    ) -> None:
+        self._clients = clients
+        self._realm = realm
+        self._login = login
+        self._below_form = below_form
+        self._links = links
+        self._no_accounts = no_accounts
+        self._has_accounts = has_accounts
+
+    def make(  # noqa: PLR0913 - most have their defaults
+        self,
+        status: HTTPStatus,
+        fields: Mapping[str, list[str]],
+        why: str = "",
+        headers: Mapping[bytes, bytes] = PAGE_HEADERS,
+        *,
+        browser: Request | None = None,
+        failed: bool = True,
+    ) -> Response:
+        """Return the page with the form: empty, or with an alert (`why`).
+
+        After a failure it has the user name of the fields sent. `next` and a carried form stay. `browser` is the
+        request of a client that prefers HTML, None for another client.
+        """
+        back = decode_next(fields)
+        user = fields.get("username", [""])[0]
+        again = bool(why) and failed
+        notice = "" if browser is None else self._notice(browser)
+        hidden = {} if back is None else {"next": back.decode("ascii")}
+        if back is not None and len(fields.get("form", ())) == 1:
+            hidden["form"] = fields["form"][0]
+        parts = {
+            "login": escape(self._login),
+            "next": _hide(hidden),
+            "notice": notice,
+            "alert": _ALERT.substitute(why=escape(why)) if why else "",
+            "username": f' value="{escape(user)}"' if again else "" if notice else " autofocus",
+            "password": ' aria-describedby="alert" autofocus' if again else "",
+            "below": ("" if browser is None else self._links) + self._below_form,
+        }
+        return make_html_response(status, "Sign in", _FORM.substitute(parts), site_name=self._realm, headers=headers)
+
+    def carry(self, request: Request, challenge: bytes) -> Response | None:
+        """Return the page with the form that carries the form of a request, a 401.
+
+        None if the request is not the form of a browser, or too large, or was sent by a page of another site.
+        """
+        body = request.body
+        if not (request.method == b"POST" and body and len(body) <= FORM_MAX_BYTES and is_form(request)):
+            return None
+        if not wants_html(request) or encode_local_path(request.uri.decode("latin-1")) is None:
+            return None
+        try:
+            self._clients.refuse_cross_site(request)
+        except Problem:
+            return None
+        request.add_header(b"Vary", b"Accept")
+        fields = {"next": [request.uri.decode("latin-1")], "form": [body.decode("latin-1")]}
+        headers = {**PAGE_HEADERS, b"WWW-Authenticate": challenge}
+        return self.make(HTTPStatus.UNAUTHORIZED, fields, ENDED, headers, browser=request, failed=False)
+
+    def ask_to_send_again(self, path: bytes, form: Mapping[str, list[str]]) -> Response:
+        """Return the page after a sign-in, with a button that sends a carried form to its path."""
+        fields = "".join(_hide({name: value}) for name, values in form.items() for value in values)
+        content = _SEND_AGAIN.substitute(path=escape(path.decode("ascii")), fields=fields)
+        return make_html_response(HTTPStatus.OK, "Signed in", content, site_name=self._realm)
+
+    def _notice(self, request: Request) -> str:
+        """Return the notice that there are no accounts, while there are none."""
+        if self._has_accounts() or not any(self._no_accounts):
+            return ""
+        here, elsewhere = self._no_accounts
+        return _NOTICE.substitute(content=here if is_loopback(self._clients.address(request)) else elsewhere)
+
+
+def _hide(fields: Mapping[str, str]) -> str:
+    return "".join(_HIDDEN.substitute(name=escape(name), value=escape(value)) for name, value in fields.items())
+
+
+def decode_next(fields: Mapping[str, list[str]]) -> bytes | None:
+    """Return where `next` leads to, None if it is absent, repeated or unsafe."""
+    values = fields.get("next", [])
+    return encode_local_path(values[0]) if len(values) == 1 else None
+
+
+def decode_carried(fields: Mapping[str, list[str]]) -> Mapping[str, list[str]]:
+    """Return the fields of the form that a sign-in carries; none if it carries none, or no valid one."""
+    values = fields.get("form", [])
+    return decode_fields(values[0].encode("latin-1", "replace")) if len(values) == 1 else {}
