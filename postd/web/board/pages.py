@@ -12,6 +12,7 @@ from postd.http.pages.template import STYLE, fill_page, make_policy, read_file
 from postd.model import POST_MAX_CHARS, PostDetails
 from postd.protocol.timestamp import format_timestamp
 from postd.web.board.links import HOST_PATTERN, URL_PATTERN, link_urls
+from postd.web.feed import PATH as FEED_PATH
 
 _BOARD_STYLE = STYLE + read_file(__package__, "board.css")
 _SCRIPT = (
@@ -37,6 +38,8 @@ _WRITE = Template(read_file(__package__, "write.html"))
 _DELETE = Template(read_file(__package__, "delete.html"))
 _TOOLS = Template(read_file(__package__, "tools.html"))
 _ASK = Template(read_file(__package__, "ask.html"))
+
+_FEED_LINK = f'<link rel="alternate" type="application/atom+xml" title="Posts" href="{FEED_PATH}">\n'
 
 _DONE = {
     "added": "The post was added.",
@@ -155,7 +158,7 @@ class BoardPages:
         """
         forms = ""
         if reader.may_change(post):
-            forms = _make_save_form(post.id, draft, was, label="Edit") + _ASK.substitute(id=post.id)
+            forms = _make_save_form(post.id, reader, draft, was, label="Edit") + _ASK.substitute(id=post.id)
         content = _POST.substitute(
             id=post.id,
             about=_make_about(post, reader, tools=""),
@@ -178,7 +181,7 @@ class BoardPages:
         else:
             undone, keep = "Your text was not saved.", "Keep the current text"
             form = _make_save_form(
-                post.id, draft, post.post, label="Your text", verb="Save your text instead", about="conflict"
+                post.id, reader, draft, post.post, label="Your text", verb="Save your text instead", about="conflict"
             )
         content = _CONFLICT.substitute(
             id=post.id, undone=undone, theirs=link_urls(post.post), keep=keep, form=form, revision=revision
@@ -203,7 +206,7 @@ class BoardPages:
         self, title: str, reader: Reader, *, path: str, why: str, draft: Draft, hidden: tuple[str, str]
     ) -> bytes:
         """Render the page about a form that was not handled, to send it again; `hidden` is its hidden field."""
-        form = _make_write_form(path, draft, *hidden, label="Your text", verb="Send again", about="why")
+        form = _make_write_form(path, reader, draft, *hidden, label="Your text", verb="Send again", about="why")
         return self._fill(title, f'<p id="why" class="error">{escape(why)}</p>\n{form}', reader, back="/board")
 
     def _fill(self, title: str, content: str, reader: Reader, back: str = "") -> bytes:
@@ -217,12 +220,13 @@ class BoardPages:
         template = f'<template id="item"{data}>\n{_make_item(PostDetails(0, "", author=reader.only_author), reader)}'
         script = f"{template}</template>\n<script>{_SCRIPT}</script>\n"
         style = _BOARD_STYLE
-        return fill_page(title, content + script, site_name=self._site_name, style=style, heading=heading)
+        site_name = self._site_name
+        return fill_page(title, content + script, site_name=site_name, style=style, heading=heading, head=_FEED_LINK)
 
 
 def _make_who(reader: Reader) -> str:
     """Render who reads the page, and how to sign in or out."""
-    if not reader.account:
+    if not reader.name:
         is_below = reader.signs_in_to_write and not reader.may_write  # the link is in the place of the form
         return '<p class="who"><a href="/?next=/board">Sign in</a></p>\n' if reader.signs_in and not is_below else ""
     leave = ""
@@ -279,20 +283,21 @@ def _say_when(then: datetime, ago_s: int) -> str:
 def _make_add_form(reader: Reader, draft: Draft, key: str) -> str:
     """Render the form that adds a post; where a sign-in is necessary, the link to it."""
     if reader.may_write:
-        return _make_write_form("/board", draft, "key", key, label="New post", verb="Post", kind=" new")
+        return _make_write_form("/board", reader, draft, "key", key, label="New post", verb="Post", kind=" new")
     if reader.signs_in and reader.signs_in_to_write:
         return '<p class="join"><a href="/?next=/board">Sign in to post</a></p>\n'
     return ""
 
 
 def _make_save_form(  # noqa: PLR0913 - as many parts
-    post_id: int, draft: Draft, was: str, *, label: str, verb: str = "Save", about: str = ""
+    post_id: int, reader: Reader, draft: Draft, was: str, *, label: str, verb: str = "Save", about: str = ""
 ) -> str:
-    return _make_write_form(f"/board/{post_id}", draft, "was", was, label=label, verb=verb, about=about)
+    return _make_write_form(f"/board/{post_id}", reader, draft, "was", was, label=label, verb=verb, about=about)
 
 
 def _make_write_form(  # noqa: PLR0913 - as many parts
     action: str,
+    reader: Reader,
     draft: Draft,
     name: str,
     value: str,
@@ -310,6 +315,7 @@ def _make_write_form(  # noqa: PLR0913 - as many parts
     return _WRITE.substitute(
         kind=kind,
         action=action,
+        account=escape(reader.account),
         kept=" data-kept" if draft.why or draft.note or about else "",
         note=draft.note,
         label=label,

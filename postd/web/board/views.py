@@ -12,6 +12,7 @@ from http import HTTPStatus
 from shlex import quote
 
 from msgspec import Struct
+from msgspec.structs import replace
 from twisted.internet.defer import CancelledError
 
 from postd.errors import InvalidTextError, NoSuchPostError, PostChangedError
@@ -36,6 +37,7 @@ from postd.protect.schemes.interface import SAMPLE_USER, SchemeDescription
 from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.authorship import Authorship, Form, author_of
 from postd.web.board.pages import BOARD_POLICY, BoardPages, Draft, PostPage, Reader
+from postd.web.feed import PATH as FEED_PATH
 from postd.web.idempotency import KEPT_S
 from postd.web.posts import PostIdConverter
 from postd.web.routing import Application, Middleware
@@ -44,7 +46,12 @@ from postd.web.samples import ORIGIN, SampleRequest, make_curl
 PAGE_POSTS = 100
 """Limit on the posts of a page."""
 
-_HEADERS = {**PAGE_HEADERS, b"Content-Security-Policy": BOARD_POLICY, b"Vary": b"Authorization, Cookie"}
+_HEADERS = {
+    **PAGE_HEADERS,
+    b"Content-Security-Policy": BOARD_POLICY,
+    b"Link": b'<%b>; rel="alternate"; type="application/atom+xml"' % FEED_PATH.encode("ascii"),
+    b"Vary": b"Authorization, Cookie",
+}
 _BEFORE_MAX = POST_ID_MAX + 1
 _NOTHING = Draft()
 _POST_PATH = re.compile(r"/board/([1-9][0-9]{0,15})(/delete)?")
@@ -179,7 +186,8 @@ class Board:
 
     async def resume(self, request: Request, path: str, fields: Mapping[str, list[str]]) -> Response:
         """Show a form again that was sent after its session had ended (`ProtectedResource.resume`)."""
-        draft = Draft(_with_lf(fields.get("post", [""])[0]), note=_ENDED)
+        is_own = fields.get("account") == [author_of(request)]  # a text is not shown to another account
+        draft = Draft(_with_lf(fields.get("post", [""])[0]), note=_ENDED) if is_own else _NOTHING
         was = _with_lf(fields.get("was", [""])[0])
         found = _POST_PATH.fullmatch(path)
         if found is None:
@@ -203,9 +211,12 @@ class Board:
         if "post" not in fields or not wants_html(request):
             return None
         name = "was" if "was" in fields else "key"
+        reader = self._find_reader(request)
+        if request.identity is None:  # it may not be known yet
+            reader = replace(reader, account=fields.get("account", [""])[0])
         made = self._pages.make_failure(
             phrase(problem.status),
-            self._find_reader(request),
+            reader,
             path=request.path.decode("ascii"),
             why=" ".join(filter(None, [problem.detail, "The text was not stored.", retry_after_text(problem)])),
             draft=Draft(_with_lf(fields["post"][0])),

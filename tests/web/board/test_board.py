@@ -369,7 +369,9 @@ class PageTests:
             answer = Browser(api).get(path)
             check_page(answer)
             page = Page(answer)
-            assert not {tag for tag, _ in page.tags} & {"img", "link", "iframe", "object", "base"}
+            assert not {tag for tag, _ in page.tags} & {"img", "iframe", "object", "base"}
+            assert [(link["rel"], link["href"]) for link in page.all("link")] == [("alternate", "/feed.atom")]
+            assert answer.header("Link") == '</feed.atom>; rel="alternate"; type="application/atom+xml"'
             for _, attributes in page.tags:
                 assert not any(name in {"style", "src"} or name.startswith("on") for name in attributes)
             policy = set((answer.header("Content-Security-Policy") or "").split("; "))

@@ -51,7 +51,8 @@ def sign_in(api: InMemoryApi, page: Page, password: str = "x") -> Response:
 def test_text_of_a_new_post_is_in_the_field_after_the_sign_in(make_api: MakeApi, rules: str) -> None:
     api = make_api(RULES[rules])
     with capturedLogs() as events:
-        answer = send(api, "/board", {"post": TEXT, "key": "k"}, Cookie="session=" + "A" * 43)
+        fields = {"post": TEXT, "key": "k", "account": "alice"}
+        answer = send(api, "/board", fields, Cookie="session=" + "A" * 43)
         assert (answer.status, answer.header("Location")) == (401, None)
         assert answer.headers["www-authenticate"] == ['Cookie realm="postd", form-action="/login", cookie-name=session']
         page = Page(answer)
@@ -79,12 +80,18 @@ def test_text_of_an_edit_is_in_the_field_and_a_conflict_is_still_found(make_api:
     Browser(api).save(1, "changed meanwhile")
     signed_in = sign_in(api, Page(send(api, "/board/1", fields)))
     board = Page(signed_in)
-    assert board.forms["/board/1"] == {"post": TEXT, "was": "hello"}
+    assert board.forms["/board/1"] == {"post": TEXT, "was": "hello", "account": "alice"}
     cookie = (signed_in.header("Set-Cookie") or "").partition(";")[0]
     assert send(api, "/board/1", board.forms["/board/1"], Cookie=cookie).status == 409
     Browser(api).delete(1)
     gone = sign_in(api, Page(send(api, "/board/1", fields)))
     assert (gone.status, Page(gone).forms["/board"]["post"]) == (404, TEXT)
+
+
+def test_text_of_another_account_is_not_shown(make_api: MakeApi) -> None:
+    api = make_api(RULES["sessions"])
+    board = Page(sign_in(api, Page(send(api, "/board", {"post": TEXT, "key": "k", "account": "bob"}))))
+    assert (board.forms["/board"]["post"], "second line" in board.html) == ("", False)
 
 
 def test_deletion_after_the_end_of_the_session_asks_again(make_api: MakeApi) -> None:
@@ -105,7 +112,7 @@ def test_form_of_another_site_is_not_carried(make_api: MakeApi, headers: dict[st
 def test_sign_in_may_be_longer_with_a_carried_form_only(make_api: MakeApi) -> None:
     api = make_api(RULES["sessions"])
     credentials = {"username": "alice", "password": "x", "next": "/board"}
-    longest = "post=" + "%C3%BC" * 1300
+    longest = "account=alice&post=" + "%C3%BC" * 1300
     assert Page(send(api, "/login", credentials | {"form": longest})).forms["/board"]["post"] == "ü" * 1300
     assert send(api, "/login", credentials | {"other": longest}).status == 413
     assert send(api, "/login", credentials | {"form": "x" * 33_000}).status == 413
@@ -116,7 +123,7 @@ def test_page_of_an_error_has_the_text(make_api: MakeApi, path: str) -> None:
     api = make_api(RULES["sessions"])
     browser = Browser(api)
     result_of(api.store.stop())
-    fields = {"post": TEXT, "key": "k"} if path == "/board" else {"post": TEXT, "was": "hello"}
+    fields = {"post": TEXT, "key" if path == "/board" else "was": "hello", "account": "alice"}
     answer = browser.send(path, fields, Accept="text/html")
     assert (answer.status, answer.header("Retry-After")) == (503, "1")
     page = Page(answer)
