@@ -31,7 +31,6 @@ NAME, PASSWORD = "alice", "correct horse"
 SETTINGS = """
 users = "users"
 [api]
-read = ["session", "basic"]
 write = ["session", "basic"]
 """
 POSTS = (
@@ -91,6 +90,9 @@ def add_post(url: str, text: str) -> None:
 
 def take_pages(browser: Chromium) -> None:
     take_looks(browser, "/", "sign-in")
+    show(browser, DESK, "light")
+    browser.open("/board")
+    take(browser, "board-reader")
     show(browser, DESK, "light")
     browser.open("/")
     browser.type(NAME, Keys.TAB, "incorrect horse", Keys.ENTER)

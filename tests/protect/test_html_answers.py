@@ -236,6 +236,13 @@ def test_failed_login_keeps_the_user_name_and_the_way_back(api: InMemoryApi, nam
     assert (again.status, again.header("Location")) == (302, "/a?b=c&d=\"'")
 
 
+def test_throttled_login_keeps_the_way_back(api: InMemoryApi) -> None:
+    for fields in (WRONG, WRONG, ALICE):
+        answer = send_form(api, fields | {"next": "/board?before=7"}, BROWSER)
+    assert answer.status == 429
+    assert [field["value"] for field in Page(answer).all("input") if field.get("name") == "next"] == ["/board?before=7"]
+
+
 def test_unsafe_way_back_is_dropped(api: InMemoryApi) -> None:
     assert b"evil" not in send_form(api, WRONG | {"next": "//evil.example"}, BROWSER).body
 
