@@ -2,7 +2,9 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
+import httpx
 import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -176,3 +178,18 @@ def check_accessible(browser: Chromium) -> None:
         targets = browser.driver.find_elements(By.CSS_SELECTOR, "input, a")
         assert min(min(target.size["width"], target.size["height"]) for target in targets) >= 44
     browser.set_screen(DESK)
+
+
+def test_first_page_of_a_server_without_accounts_leads_to_its_board(browser: Browser, tmp_path: Path) -> None:
+    with Daemon(tmp_path) as empty:
+        for width, height in (DESK, PHONE, NARROWEST):
+            browser.set_screen((width, height))
+            browser.driver.get(empty.url)
+            assert browser.width <= width
+            assert "There are no accounts yet, so no password is accepted." in browser.text
+            assert " user add alice -u users\n" in browser.text
+        assert browser.find_barriers() == []
+        browser.driver.find_element(By.LINK_TEXT, "Board").click()
+        browser.wait_until(lambda: browser.driver.current_url == f"{empty.url}/board" and browser.is_loaded)
+        browser.driver.find_element(By.ID, "post").send_keys("Without an account", Keys.TAB, Keys.ENTER)
+        browser.wait_until(lambda: "Without an account" in httpx.get(f"{empty.url}/post").text)
