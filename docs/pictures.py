@@ -25,21 +25,20 @@ from tests.system.chromium import Chromium, open_chromium
 SHOWN = "http://127.0.0.1:8080"
 """The origin that pictures of pages show: that of a server with default settings."""
 
-DESK, LOW, TALL, PHONE = (800, 600), (760, 440), (640, 940), (360, 640)
+DESK, LOW, TALL, PHONE = (800, 600), (760, 440), (640, 700), (360, 640)
 
-NAME, PASSWORD = "alice", "correct horse"
+NAME, OTHER, PASSWORD = "alice", "bob", "correct horse"
 SETTINGS = """
 users = "users"
 [api]
 write = ["session", "basic"]
 """
 POSTS = (
-    "Deploy of the web tier is done. Error rate is back to normal.",
-    "Backup of last night is verified: 1,204,331 posts, 9 s.",
-    "Grüße aus Zürich! The new rack is up.",
-    "Reminder: the certificate of posts.example is renewed on Friday.",
-    "Who has the key of the lab?",
-    "It hangs beside the door, where it always hangs.",
+    (NAME, "Backup of last night is verified: 1,204,331 posts, 9 s."),
+    (OTHER, "Grüße aus Zürich! The new rack is up."),
+    (NAME, "Reminder: the certificate of posts.example is renewed on Friday."),
+    (OTHER, "Who has the key of the lab?"),
+    (NAME, "It hangs beside the door, where it always hangs."),
 )
 
 TERMINAL = (
@@ -57,9 +56,10 @@ TERMINAL = (
 
 @contextmanager
 def serve(settings: str) -> Iterator[Daemon]:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        run_postd_user(folder / "users", "add", NAME, PASSWORD)
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        for name in (NAME, OTHER):
+            run_postd_user(folder / "users", "add", name, PASSWORD)
         (folder / "postd.toml").write_text(settings)
         with Daemon(folder, "--config", "postd.toml") as daemon:
             yield daemon
@@ -74,15 +74,15 @@ def make_terminal() -> None:
 
 def make_pages() -> None:
     with serve(SETTINGS) as daemon, tempfile.TemporaryDirectory() as profile:
-        for text in POSTS:
-            add_post(daemon.url, text)
+        for name, text in POSTS:
+            add_post(daemon.url, name, text)
         to_daemon = f"--host-resolver-rules=MAP 127.0.0.1:8080 127.0.0.1:{daemon.port}"
         with open_chromium(SHOWN, Path(profile), to_daemon, "--hide-scrollbars") as browser:
             take_pages(browser)
 
 
-def add_post(url: str, text: str) -> None:
-    credentials = base64.b64encode(f"{NAME}:{PASSWORD}".encode()).decode()
+def add_post(url: str, name: str, text: str) -> None:
+    credentials = base64.b64encode(f"{name}:{PASSWORD}".encode()).decode()
     headers = {"Content-Type": "application/json", "Authorization": f"Basic {credentials}"}
     body = json.dumps({"post": text}).encode()
     urllib.request.urlopen(urllib.request.Request(f"{url}/post", body, headers)).close()  # noqa: S310 - our own server
