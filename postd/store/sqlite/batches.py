@@ -19,12 +19,14 @@ class InsertRow(Struct, frozen=True):
     Args:
         insert: the statement up to the values.
         values: of the row; the first is not None.
+        columns: the values that the row has, `column1` and so on, perhaps one of them twice; all in order by default.
         numbered: True if the result is the row's id, which must be an AUTOINCREMENT's; the row must not exist yet.
             Else the result is whether the row was inserted; False if a constraint of its table refuses it.
     """
 
     insert: str
     values: tuple[object, ...]
+    columns: str = "*"
     numbered: bool = False
 
     def __call__(self, connection: sqlite3.Connection) -> int:
@@ -88,20 +90,20 @@ def _insert(connection: sqlite3.Connection, rows: Sequence[InsertRow]) -> sqlite
     places = 1 << (len(rows) - 1).bit_length()
     values = [value for row in rows for value in row.values]
     values += [None] * (width * (places - len(rows)))
-    return connection.execute(_statement(first.insert, width, places), values)
+    return connection.execute(_statement(first.insert, first.columns, width, places), values)
 
 
 @lru_cache
-def _statement(insert: str, width: int, places: int) -> str:
+def _statement(insert: str, columns: str, width: int, places: int) -> str:
     """Return the statement that inserts up to `places` rows of `width` values; in places left over all are NULL.
 
     With powers of two for `places`, the statements are few enough that sqlite3 keeps them compiled.
     """
     place = f"({', '.join('?' * width)})"
-    if places == 1:
+    if places == 1 and columns == "*":
         return f"{insert} VALUES {place}"
     rows = ", ".join([place] * places)
-    return f"{insert} SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 - only places
+    return f"{insert} SELECT {columns} FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 - only places
 
 
 def _run(write: Callable[[sqlite3.Connection], object], connection: sqlite3.Connection) -> Outcome:

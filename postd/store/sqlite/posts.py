@@ -83,8 +83,12 @@ class SqlitePosts(StorePart[SqliteDatabase]):
         now: float | None = None,
         idempotency_key: IdempotencyKey | None = None,
     ) -> int:
-        created = to_milliseconds(now)
-        insert = InsertRow(_INSERT, (text, created, created, author), numbered=True)
+        moment = to_milliseconds(now)
+        # Each value that is bound costs as much as some steps of Python.
+        if author is None:
+            insert = InsertRow(_INSERT, (text, moment), "column1, column2, column2", numbered=True)
+        else:
+            insert = InsertRow(_INSERT_BY, (text, moment, author), "column1, column2, column2, column3", numbered=True)
         if idempotency_key is None:
             return await self._write(insert, changes=_CHANGES)
         key, request, arrived, expires = msgspec.structs.astuple(idempotency_key)
@@ -281,7 +285,8 @@ def _select_text(connection: sqlite3.Connection, post_id: int) -> str:
     return text
 
 
-_INSERT = "INSERT INTO post (post, created, updated, author)"
+_INSERT = "INSERT INTO post (post, created, updated)"
+_INSERT_BY = "INSERT INTO post (post, created, updated, author)"
 _SELECT_DETAILS = "SELECT id, post, created, updated, author FROM post"
 
 
