@@ -556,3 +556,115 @@ def test_content_fits_the_smallest_screen(daemon: Daemon, others: Others, tmp_pa
                 "}).map(element => element.outerHTML)"
             )
             assert (state, stick_out) == (state, [])
+
+
+def test_draft_is_kept_until_it_is_stored_discarded_or_the_user_signs_out(browser: Browser, others: Others) -> None:
+    browser.open("/board")
+    find(browser, "#post").send_keys("Not sent yet")
+    browser.driver.refresh()
+    wait_for_text(browser, "This is what you typed before.")
+    assert typed(browser) == "Not sent yet"
+    browser.open("/docs")
+    browser.open("/board")
+    assert typed(browser) == "Not sent yet"
+    find(browser, "#notice button").click()
+    assert typed(browser) == ""
+    browser.driver.refresh()
+    assert typed(browser) == ""
+    post_id = others.add("As it was")
+    browser.open(f"/board/{post_id}")
+    find(browser, "#post").send_keys(", and mine")
+    others.change(post_id, "Theirs")
+    browser.open(f"/board/{post_id}")
+    assert typed(browser) == "As it was, and mine"
+    find(browser, ".write [type=submit]").click()
+    wait_for_text(browser, "Current text\nTheirs")
+    find(browser, ".quiet").click()
+    browser.wait_for("/")
+    store_session(browser)
+    browser.open(f"/board/{post_id}")
+    assert typed(browser) == "Theirs"
+    assert others.texts() == ["Theirs"]
+
+
+def test_text_stays_in_the_field_without_a_network(browser: Browser, others: Others) -> None:
+    browser.open("/board")
+    find(browser, "#post").send_keys("Hello")
+    browser.driver.execute_script("window.stock = fetch; window.fetch = () => Promise.reject(new TypeError('x'));")
+    find(browser, ".write [type=submit]").click()
+    wait_for_text(browser, "The server cannot be reached.")
+    assert typed(browser) == "Hello"
+    browser.driver.execute_script("window.fetch = stock")
+    find(browser, ".write [type=submit]").click()
+    browser.wait_until(lambda: others.texts() == ["Hello"])
+    browser.wait_until(lambda: typed(browser) == "")
+    assert browser.path == "/board"
+
+
+def test_deletion_can_be_undone_by_keyboard(browser: Browser, others: Others) -> None:
+    first, second = others.add("First"), others.add("Second")
+    browser.open("/board")
+    focus(browser, f"#post-{first} .delete")
+    browser.type(Keys.ENTER)
+    assert browser.focused.split() == ["Undo", "the", "deletion", "of", "post", str(first)]
+    assert shown(browser) == ["Second"]
+    browser.type(Keys.ENTER)
+    wait_for_text(browser, "The post was not deleted.")
+    assert shown(browser) == ["Second", "First"]
+    assert find(browser, f"#post-{first}").is_displayed()
+    find(browser, f"#post-{first} .delete").click()
+    others.change(first, "First, changed")
+    browser.wait_until(lambda: shown(browser) == ["Second", "First, changed"])  # the change cancels the deletion
+    browser.driver.execute_script("window.setTimeout = (run, ms) => setInterval(run, Math.min(ms, 50))")
+    find(browser, f"#post-{second} .delete").click()
+    browser.wait_until(lambda: others.texts() == ["First, changed"])
+
+
+def test_reader_without_an_account_sees_posts_live_and_signs_in_to_post(
+    open_browser: OpenBrowser, tmp_path: Path
+) -> None:
+    (tmp_path / "postd.toml").write_text('[api]\nread = ["open"]\nwrite = ["session", "basic"]\n')
+    with (
+        Daemon(tmp_path, "--config", "postd.toml", "--users", add_user(tmp_path)) as daemon,
+        open_browser(daemon.url, tmp_path / "profile") as browser,
+    ):
+        others = Others(daemon.url)
+        post_id = others.add("See https://example.com/a.")
+        browser.open("/board")
+        assert browser.driver.find_elements(By.CSS_SELECTOR, "textarea, .tools, form") == []
+        others.add("Live (https://example.com/b)")
+        browser.wait_until(lambda: len(shown(browser)) == 2)
+        links = browser.driver.find_elements(By.CSS_SELECTOR, ".text a")
+        assert [link.get_attribute("href") for link in links] == ["https://example.com/b", "https://example.com/a"]
+        find(browser, f"#post-{post_id} .number").click()
+        browser.wait_for(f"/board/{post_id}")
+        find(browser, ".back a").click()
+        find(browser, ".join a").click()
+        browser.wait_for_focus("username")
+        browser.type("alice", Keys.TAB, PASSWORD, Keys.ENTER)
+        browser.wait_for("/board")
+        find(browser, "#post").send_keys("Mine")
+        browser.driver.execute_async_script(SIGN_OUT_ELSEWHERE)
+        others.add("A change")
+        wait_for_text(browser, "Your session has ended.")
+        browser.wait_until(lambda: shown(browser)[0] == "A change")
+        others.add("Read on")
+        browser.wait_until(lambda: shown(browser)[0] == "Read on")
+
+
+def test_ended_session_keeps_the_text_without_javascript(browser: Browser, others: Others) -> None:
+    browser.open("/board")
+    turn_off_scripts(browser)
+    browser.open("/board")
+    find(browser, "#post").send_keys("Typed long ago")
+    browser.store_session("session=" + "A" * 43)
+    find(browser, ".write [type=submit]").click()
+    wait_for_text(browser, "Your session has ended.")
+    browser.wait_for_focus("username")
+    browser.type("alice", Keys.TAB, PASSWORD, Keys.ENTER)
+    wait_for_text(browser, "Your session had ended.")
+    assert typed(browser) == "Typed long ago"
+    assert others.texts() == []
+    find(browser, ".write [type=submit]").click()
+    wait_for_text(browser, "The post was added.")
+    assert others.texts() == ["Typed long ago"]

@@ -19,11 +19,15 @@ _DONE = ("Location",)
 _WAS = "Hello, world"
 
 
+Account = Annotated[str, Meta(description="The account of the reader that the form was made for.")]
+
+
 class Adding(Struct, frozen=True):
     """The form that adds a post."""
 
     post: PostText
     key: Annotated[str, Meta(description="Identifies the form: sent twice, it adds one post.")] | UnsetType = UNSET
+    account: Account | UnsetType = UNSET
 
 
 Was = Annotated[str, Meta(description="The text of the post that the form was made for.")]
@@ -34,6 +38,7 @@ class Saving(Struct, frozen=True):
 
     post: PostText
     was: Was
+    account: Account | UnsetType = UNSET
 
 
 class Deleting(Struct, frozen=True):

@@ -16,6 +16,9 @@ class Form(Struct, frozen=True):
     username: Word
     password: Annotated[str, Meta(extra_json_schema={"minLength": 1, "format": "password"})]
     next: Annotated[str, Meta(description="The path to go to, from the query of the form's page.")] | UnsetType = UNSET
+    form: (
+        Annotated[str, Meta(description="The body of a form that was sent to `next` without a session.")] | UnsetType
+    ) = UNSET
 
 
 OPERATIONS = {
