@@ -275,6 +275,23 @@ class RuleTests:
             assert answer.header("Location") == path
         assert program.get("/page", {"Accept": "text/html, */*;q=0.2"}).status == 401
 
+    def test_form_sent_after_the_end_of_a_session_can_be_sent_again(self, make: MakeProgram) -> None:
+        program = make(sign_in="/sign-in")
+        program.root.putChild(b"sign-in", program.protection.pages())
+        program.mount("page", "session")
+        browser = {"Content-Type": FORM, "Accept": "text/html", "Sec-Fetch-Site": "same-origin"}
+        ended = ask(program, "POST", "/page?a=1", b"text=%3Cb%3E+%C3%BC&n=1&n=2", browser)
+        assert (ended.status, ended.header("Location")) == (401, None)
+        assert b'name="form" value="text=%3Cb%3E+%C3%BC&amp;n=1&amp;n=2"' in ended.body
+        fields = {"username": "alice", "password": PASSWORD, "next": "/page?a=1", "form": "text=%3Cb%3E+%C3%BC&n=1&n=2"}
+        again = ask(program, "POST", "/sign-in/login", urlencode(fields).encode(), browser)
+        assert (again.status, b'<form method="POST" action="/page?a=1"' in again.body) == (200, True)
+        hidden = [("text", "&lt;b&gt; ü"), ("n", "1"), ("n", "2")]
+        assert re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', again.body.decode()) == hidden
+        for headers in ({"Sec-Fetch-Site": "cross-site"}, {"Accept": "*/*"}, {"Content-Type": "text/plain"}):
+            answer = ask(program, "POST", "/page", b"text=x", browser | headers)
+            assert (answer.status, answer.header("Location")) == (302, "/sign-in")
+
     def test_page_for_tokens_alone_says_so(self, make: MakeProgram) -> None:
         program = make(issuers=[issuer(ISSUER, audience=AUDIENCE)])
         program.mount("api", "bearer")
