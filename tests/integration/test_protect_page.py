@@ -244,7 +244,7 @@ def greet(request: Any) -> str:
 
 def ask_parts(url: str) -> None:
     with httpx.Client(base_url=url) as client:
-        assert client.get("/app/").headers["Location"] == "/account"
+        assert client.get("/app/").headers["Location"] == "/account?next=/app/"
         assert "<form" in client.get("/account").text
         answer = client.post("/account/login", data={"username": USER, "password": PASSWORD})
         assert (answer.status_code, answer.headers["Location"]) == (302, "/app/")

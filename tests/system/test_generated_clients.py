@@ -48,6 +48,9 @@ def test_python_client(daemon: Daemon, tmp_path: Path) -> None:
     (tmp_path / "settings.yml").write_text("post_hooks: []\n")  # by default it runs ruff
     generator = Path(sys.executable).with_name("openapi-python-client")
     options = ("--path=openapi.json", "--output-path=generated", "--meta=none", "--config=settings.yml")
+    document = json.loads((tmp_path / "openapi.json").read_text())
+    del document["paths"]["/feed.atom"]  # it warns of each response that is neither JSON nor text
+    (tmp_path / "openapi.json").write_text(json.dumps(document))
     run(tmp_path, generator, "generate", *options, "--fail-on-warning")
     shutil.copy(HERE / "generated_client.py", tmp_path)
     output = run(tmp_path, sys.executable, "generated_client.py", daemon.url, "alice", PASSWORD)

@@ -365,7 +365,7 @@ def test_check_names_keys_and_tests_introspection(provider: Provider, tmp_path: 
     status, (keys, introspection) = check(tmp_path, provider)
     assert status == 0
     assert keys.startswith("ok, ")
-    assert [kid for kid in ALGORITHMS if f"{kid} for {kid}" not in keys] == []
+    assert [kid for kid in ALGORITHMS if f"{kid} for " not in keys] == []
     assert introspection.startswith("ok, ")
     (tmp_path / "client-secret").write_text("another one\n")
     status, (keys, introspection) = check(tmp_path, provider)

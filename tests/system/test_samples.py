@@ -144,7 +144,7 @@ def test_treq_gets_the_answer_that_is_shown(server: Server) -> None:
         for sample in server.pick("treq")
         if sample.operation in {TREQ_OF_EACH_SCHEME, "signIn", "addOnBoard", "showSignIn"}
     ]
-    assert len(picked) == 7
+    assert len(picked) == 10
     running = [(sample, server.start(sys.executable, "-c", sample.source)) for sample in picked]
     for sample, process in running:
         printed, complaint = process.communicate()

@@ -5,6 +5,7 @@ The tests take the part of systemd where its tools need to be process 1.
 
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -91,7 +92,7 @@ def test_unit_starts_a_working_server(tmp_path: Path) -> None:
     unit = UNIT.read_text()
     for there, here in (
         ("/opt/postd/bin", str(Path(TWISTD).parent)),
-        ("/etc/postd/postd.toml", str(ETC / "postd.toml")),
+        ("/etc/postd/postd.toml", str(shutil.copy(ETC / "postd.toml", tmp_path))),
         ("/var/lib/postd", str(tmp_path)),
     ):
         assert there in unit

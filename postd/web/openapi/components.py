@@ -118,6 +118,7 @@ Count = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": LIMIT_MA
 After = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": POST_ID_MAX})]
 Include = Annotated[Literal["meta"], Meta(extra_json_schema={"type": "string"})]
 BoardId = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": POST_ID_MAX + 1})]
+Before = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": POST_ID_MAX + 1})]
 Key = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 255, "pattern": "^[!-~]+$"})]
 
 
@@ -174,7 +175,7 @@ PARAMETERS: Mapping[str, Parameter] = {
         "backslash or control character; anything else is ignored.",
         str,
     ),
-    "before": Parameter("query", "Show posts with smaller numbers than this; not together with `after`.", BoardId),
+    "before": Parameter("query", "Show posts with smaller numbers than this; not together with `after`.", Before),
 }
 
 
