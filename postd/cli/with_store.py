@@ -58,7 +58,7 @@ def create_store(store: Store) -> None:
         StoreUnavailableError: likewise.
     """
     if store.prepare():
-        click.echo(f"{printable(store.description)}: created, as there was none", err=True)
+        click.echo(f"{printable(store.description)}: created, as there was none")
 
 
 def use_store(loaded: LoadedSettings, work: Callable[[Store], Work[T]]) -> T:

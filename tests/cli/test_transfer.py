@@ -113,12 +113,19 @@ def test_unusable_store_is_one_line_and_creates_nothing(tmp_path: Path, command:
 
 def test_export_is_imported_into_a_new_store(tmp_path: Path) -> None:
     created = f"sqlite:{tmp_path}/postd.db: created, as there was none\n"
-    assert postd(tmp_path, "import", given=LINES) == (0, "3 posts imported\n", created)
+    assert postd(tmp_path, "import", given=LINES) == (0, f"{created}3 posts imported\n", "")
     assert posts_in(tmp_path / "postd.db") == POSTS
     assert names_in(tmp_path) == {"postd.db"}
     run_sql(tmp_path / "postd.db", "INSERT INTO post (post) VALUES ('next')")
     assert posts_in(tmp_path / "postd.db")[-1] == (71, "next")
     assert postd(tmp_path, "export")[1] == LINES + '{"id":71,"post":"next"}\n'
+
+
+def test_failed_import_into_a_new_store_has_one_line_on_stderr(tmp_path: Path) -> None:
+    status, shown, error = postd(tmp_path, "import", given="[]\n")
+    assert (status, shown) == (1, f"sqlite:{tmp_path}/postd.db: created, as there was none\n")
+    assert error.startswith("postd: standard input: line 1: ")
+    assert error.count("\n") == 1
 
 
 def test_import_adds_to_existing_posts(store: Path) -> None:
@@ -196,8 +203,8 @@ def test_copy_and_backup_continue_ids_and_revisions(store: Path, command: list[s
     revision = run_sql(store, "SELECT revision FROM version")[0][0]
     status, shown, error = postd(store.parent, *command)
     created = f"sqlite:{store.parent}/new.db: created, as there was none\n" if command[0] == "copy" else ""
-    assert (status, error) == (0, created)
-    assert shown.startswith("3 posts ")
+    assert (status, error) == (0, "")
+    assert shown.startswith(f"{created}3 posts ")
     new = store.parent / "new.db"
     assert posts_in(new) == POSTS
     assert run_sql(new, "SELECT min(revision) FROM change")[0][0] > revision + 1
@@ -260,7 +267,7 @@ def test_progress_of_a_pipe_is_shown_in_kib(tmp_path: Path) -> None:
     os.close(theirs)
     shown = os.read(terminal, 65536).decode()
     os.close(terminal)
-    assert ended.stdout == b"2000 posts imported\n"
+    assert ended.stdout.endswith(b"\n2000 posts imported\n")
     assert shown.split("\r")[-2] == f"importing  {len(lines) // 1024} KiB"
 
 
