@@ -132,8 +132,9 @@ class Board:
 
     @app.route("/board/<post_id:post_id>", methods=["POST"])
     async def save_post(self, request: Request, post_id: int) -> Response:
+        """Change a post whose text is `was`; without that field, whatever its text is."""
         fields = decode_form(request)
-        text, was = _decode_text(fields), _with_lf(_decode_field(fields, "was"))
+        text, was = _decode_text(fields), _decode_was(fields)
         revision = (await self._store.version()).revision
         try:
             post = await self._store.get_details(post_id)
@@ -146,7 +147,7 @@ class Board:
                     post_id, text, now=self._now(), expected=post.post, expected_author=author
                 )
         except InvalidTextError as error:
-            return await self._make_post_page(request, post, revision, Draft(text, error.why), was=was)
+            return await self._make_post_page(request, post, revision, Draft(text, error.why), was=was or "")
         except PostChangedError:
             return await self._make_conflict_page(request, post_id, Draft(text))
         except NoSuchPostError:
@@ -167,11 +168,8 @@ class Board:
 
     @app.route("/board/<post_id:post_id>/delete", methods=["POST"])
     async def delete_post(self, request: Request, post_id: int) -> Response:
-        """Delete a post whose text is `was`; without that field, ask first."""
-        fields = decode_form(request)
-        if "was" not in fields:
-            return _see_other(f"/board/{post_id}/delete")
-        was = _with_lf(_decode_field(fields, "was"))
+        """Delete a post whose text is `was`; without that field, whatever its text is."""
+        was = _decode_was(decode_form(request)) if request.body else None
         done = "deleted"
         try:
             post = await self._store.get_details(post_id)
@@ -335,13 +333,13 @@ def _see_other(location: str) -> Response:
     return make_redirect(location.encode("ascii"), HTTPStatus.SEE_OTHER)
 
 
-def _require_unchanged(post: PostDetails, was: str) -> None:
-    """Check that a post still has the text that its form was made for.
+def _require_unchanged(post: PostDetails, was: str | None) -> None:
+    """Check that a post still has the text that its form was made for, if the form has one.
 
     Raises:
         PostChangedError: the text has changed since.
     """
-    if _with_lf(post.post) != was:
+    if was is not None and _with_lf(post.post) != was:
         raise PostChangedError(post.id)
 
 
@@ -352,6 +350,10 @@ def _with_lf(text: str) -> str:
 
 def _decode_text(fields: Mapping[str, list[str]]) -> str:
     return _with_lf(_decode_field(fields, "post"))
+
+
+def _decode_was(fields: Mapping[str, list[str]]) -> str | None:
+    return _with_lf(_decode_field(fields, "was")) if "was" in fields else None
 
 
 def _decode_field(fields: Mapping[str, list[str]], name: str) -> str:

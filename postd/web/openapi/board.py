@@ -30,21 +30,21 @@ class Adding(Struct, frozen=True):
     account: Account | UnsetType = UNSET
 
 
-Was = Annotated[str, Meta(description="The text of the post that the form was made for.")]
+_Was = Annotated[str, Meta(description="The text that the post must have; without it, any.")] | UnsetType
 
 
 class Saving(Struct, frozen=True):
     """The form that replaces the text of a post."""
 
     post: PostText
-    was: Was
+    was: _Was = UNSET
     account: Account | UnsetType = UNSET
 
 
 class Deleting(Struct, frozen=True):
-    """The form that deletes a post; without `was`, the server asks first."""
+    """The form that deletes a post."""
 
-    was: Was | UnsetType = UNSET
+    was: _Was = UNSET
 
 
 _PAGE = html("<!DOCTYPE html> ...")
@@ -120,7 +120,7 @@ OPERATIONS = {
         "Submitted by the page of the post.",
         {
             302: _SIGN_IN,
-            303: Reply("Deleted, or `was` is missing: redirects.", text("/board?done=deleted#done\n"), _DONE),
+            303: Reply("Deleted: redirects.", text("/board?done=deleted#done\n"), _DONE),
             409: Reply(_OTHER, _PAGE),
         },
         {**_FORM_ERRORS, 404: _NO_ID},

@@ -91,9 +91,9 @@ class Browser:
 
     def ask_to_delete(self, post_id: int) -> "Page":
         """Press the button on the page of a post; return the page that asks."""
-        answer = self.submit(self.page(f"/board/{post_id}"), f"/board/{post_id}/delete")
-        assert answer.header("Location") == f"/board/{post_id}/delete"
-        return self.follow(answer)
+        question = f"/board/{post_id}/delete"
+        assert f'method="GET" action="{question}"' in self.page(f"/board/{post_id}").html
+        return self.page(question)
 
     def delete(self, post_id: int) -> Response:
         return self.submit(self.ask_to_delete(post_id), f"/board/{post_id}/delete")
@@ -686,8 +686,8 @@ class EditTests:
         assert "/board" in {link["href"] for link in page.all("a")}
         assert set(page.forms) == {"/logout"}
 
-    @pytest.mark.parametrize("body", [b"", b"post=x", b"was=x", b"post=x&was=y&was=z", b"post=x&post=y&was=z"])
-    def test_form_without_the_original_text_is_400(self, api: InMemoryApi, body: bytes) -> None:
+    @pytest.mark.parametrize("body", [b"", b"was=x", b"post=x&was=y&was=z", b"post=x&post=y&was=z"])
+    def test_form_without_a_text_or_with_two_is_400(self, api: InMemoryApi, body: bytes) -> None:
         api.add("hello")
         check_text(Browser(api).send("/board/1", body), 400, "Bad Request\n")
         assert posts_of(api) == [(1, "hello")]
@@ -732,6 +732,27 @@ class DeleteTests:
     def test_post_of_any_text_can_be_deleted(self, api: InMemoryApi, text: str) -> None:
         api.add(text)
         assert Browser(api).delete(1).header("Location") == "/board?done=deleted#done"
+        assert posts_of(api) == []
+
+
+class ProgramTests:
+    """Forms that a program fills in, without the hidden fields of the pages."""
+
+    def test_form_without_the_old_text_replaces_any_text(self, make_api: MakeApi) -> None:
+        api = make_api("")
+        api.add("hello")
+        answer = ask(api, "POST", "/board/1", b"post=bye", {"Content-Type": FORM})
+        assert (answer.status, posts_of(api)) == (303, [(1, "bye")])
+        answer = ask(api, "POST", "/board/1", b"post=", {"Content-Type": FORM})
+        assert (answer.status, posts_of(api)) == (422, [(1, "bye")])
+        assert Page(answer).forms["/board/1"]["was"] == "bye"
+
+    @pytest.mark.parametrize("headers", [{"Content-Type": FORM}, {}])
+    def test_empty_form_deletes_the_post(self, make_api: MakeApi, headers: dict[str, str]) -> None:
+        api = make_api("")
+        api.add("hello")
+        answer = ask(api, "POST", "/board/1/delete", b"", headers)
+        assert (answer.status, answer.header("Location")) == (303, "/board?done=deleted#done")
         assert posts_of(api) == []
 
 
