@@ -187,7 +187,7 @@ def _decode_digest(field: str) -> tuple[str, Mapping[str, str]]:
 
 
 _DIGEST = re.compile(rf"(?:{'|'.join(_HEX_CHARS)}|realm)=|.*,realm=")
-"""What a third field with hashes begins with. Any other is a comment, but for one with a misspelled algorithm."""
+"""What a third field with hashes begins with. Another one is a comment, but for that with a misspelled algorithm."""
 
 _HASH_IN_REALM = re.compile(rf",(?:{'|'.join(_HEX_CHARS)})=[0-9A-Fa-f]{{32}}")
 

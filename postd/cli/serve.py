@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -26,7 +25,7 @@ class _Serve(click.Command):
     def get_help(self, ctx: click.Context) -> str:
         return f"{_Options.synopsis}\n{_Options().getUsage(width=ctx.terminal_width)}"
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         _Options().parseOptions(ctx.args)  # --help, --version and wrong options end here
         from twisted.scripts.twistd import run  # noqa: PLC0415 - it takes the time that wrong options save
 

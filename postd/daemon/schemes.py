@@ -54,7 +54,7 @@ def make_schemes(loaded: LoadedSettings) -> list[Scheme]:
     return schemes
 
 
-def _first_page(loaded: LoadedSettings) -> dict[str, Any]:
+def _first_page(loaded: LoadedSettings) -> dict[str, object]:
     """Return the options of the form that do not come from its table."""
     is_open = loaded.settings.board.enabled and "open" in loaded.settings.api.read
     return {
