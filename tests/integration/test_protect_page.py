@@ -185,7 +185,7 @@ async def test_program_by_the_client_of_postd(heading: str, schemes: list[str], 
 
 def test_page_with_a_form_leads_to_it(tmp_path: Path) -> None:
     with running(FORM, tmp_path) as served, httpx.Client(base_url=served.url) as client:
-        assert client.get("/app/").headers["Location"] == "/"
+        assert client.get("/app/").headers["Location"] == "/?next=/app/"
         assert "<form" in client.get("/").text
         form = {"username": USER, "password": "wrong"}
         assert client.post("/login", data=form).status_code == 401
@@ -253,7 +253,7 @@ def ask_parts(url: str) -> None:
     metadata = httpx.get(f"{url}/.well-known/oauth-protected-resource")
     assert metadata.json()["authorization_servers"] == ["http://127.0.0.1:9"]
     challenge = httpx.get(f"{url}/data/").headers["WWW-Authenticate"]
-    assert challenge == f'Bearer realm="postd", scope="data:read", resource_metadata="{metadata.url}"'
+    assert challenge == f'Bearer realm="postd", scope="data:read", resource_metadata="{metadata.url}/data"'
 
 
 def test_client_imports_nothing_of_the_server() -> None:
