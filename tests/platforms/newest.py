@@ -1,4 +1,4 @@
-"""Run the tests that depend on the Python on the newest one of each later Debian, from a clone of the last commit.
+"""Run the tests that depend on the Python on the newest one, that of Debian testing, from a clone of the last commit.
 
 `.ci/run` runs it. Systems are kept between runs. Needs the same as `matrix`, but no port.
 """
@@ -20,8 +20,8 @@ from tests.platforms.matrix import (
 )
 from tests.redis_server import NO_SERVER
 
-NEWEST = [*{system.suite: system for system in SYSTEMS if system.user is USER}.values()][1:]
-"""For each suite the last one of the table; `.ci/run` itself runs on the first."""
+NEWEST = [system for system in SYSTEMS if system.user is USER][-1:]
+"""The last one of the table. `.ci/run` itself runs on the first suite, `matrix` on all of them."""
 
 TESTS = """
 tests/store/memory tests/store/sqlite/test_store.py tests/store/sqlite/test_database.py
