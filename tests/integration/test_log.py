@@ -168,19 +168,25 @@ def test_twistd_log_file_that_cannot_be_reopened_stays_open(tmp_path: Path) -> N
     assert "Traceback" not in text
 
 
-def test_json_log_file_in_the_background_has_an_object_a_line(tmp_path: Path) -> None:
-    options = configure(tmp_path, 'file = "posts.log"\nformat = "json"', more="workers = 2")
+def start_in_background(folder: Path, *options: str) -> tuple[int, Callable[[], None]]:
+    """Start a daemon that leaves the terminal; return its process, and a function that ends it."""
     before = os.umask(0o022)
     try:
-        assert run_postd(tmp_path, *options, before=()).returncode == 0
+        assert run_postd(folder, *options, before=()).returncode == 0
     finally:
         os.umask(before)
-    pid = int((tmp_path / "twistd.pid").read_text())
+    pid = int((folder / "twistd.pid").read_text())
 
     def end() -> None:
         os.kill(pid, signal.SIGTERM)
         wait_for_end(pid)
 
+    return pid, end
+
+
+def test_json_log_file_in_the_background_has_an_object_a_line(tmp_path: Path) -> None:
+    options = configure(tmp_path, 'file = "posts.log"\nformat = "json"', more="workers = 2")
+    pid, end = start_in_background(tmp_path, *options)
     try:
         ready = wait_for(tmp_path / "posts.log", "postd ready")
         url = str(re.findall(r"ready: (\S+?)/;", ready)[0])
@@ -256,17 +262,7 @@ def test_access_file_has_the_access_lines_alone(tmp_path: Path, workers: str) ->
     log = 'access_file = "posts.log"\nformat = "json"'
     configure(tmp_path / "settings", log)
     options = ("-c", "settings/postd.toml", "-w", workers)
-    before = os.umask(0o022)
-    try:
-        assert run_postd(tmp_path, *options, before=()).returncode == 0
-    finally:
-        os.umask(before)
-    pid = int((tmp_path / "twistd.pid").read_text())
-
-    def end() -> None:
-        os.kill(pid, signal.SIGTERM)
-        wait_for_end(pid)
-
+    pid, end = start_in_background(tmp_path, *options)
     try:
         ready = wait_for(tmp_path / "twistd.log", "postd ready")
         url = str(re.findall(r"ready: (\S+?)/;", ready)[0])
