@@ -7,7 +7,6 @@ address of the server nor on its settings.
 import re
 from collections import OrderedDict
 from collections.abc import Callable
-from hashlib import blake2b
 from uuid import UUID, uuid5
 from xml.sax.saxutils import escape, quoteattr
 
@@ -20,7 +19,8 @@ from postd.protocol.timestamp import format_timestamp
 from postd.store.interface import PostStore
 from postd.web.authorship import Authorship, Form
 from postd.web.forms import caching_of
-from postd.web.lists.compression import VARY, NegotiatedText
+from postd.web.lists.compression import NegotiatedText, negotiated
+from postd.web.preconditions import hash_etag
 from postd.web.routing import Application
 
 PATH = "/feed.atom"
@@ -92,20 +92,17 @@ class Feed:
     async def _make(self, form: Form, origin: str) -> tuple[Version, NegotiatedText]:
         collection = await self._store.collection()
         page = await self._store.list_latest(limit=ENTRIES_MAX)
-        shows_authors = form is Form.DETAILED
         document = make_feed(
             page.posts[::-1],
             collection,
             title=self._title,
             url_of=lambda path: origin + path,
             has_board=self._has_board,
-            shows_authors=shows_authors,
+            shows_authors=form is Form.DETAILED,
         )
         body = document.encode()
         caching = caching_of(form, self._authorship, private=self._private)
-        vary = b", ".join([*VARY.values(), *filter(None, [caching.get(b"Vary")])])
-        etag = b'"%b"' % blake2b(body, digest_size=12).hexdigest().encode("ascii")
-        headers = {b"ETag": etag, **caching, b"Vary": vary}
+        headers = {b"ETag": hash_etag(body), **negotiated(caching)}
         link = {b"Link": b'</board>; rel="alternate"; type="text/html"'} if self._has_board else {}
         return page.version, NegotiatedText(TYPE, body, headers, link, work=self._work)
 

@@ -37,20 +37,14 @@ def decode_include(parameters: Mapping[str, list[str]]) -> bool:
     return True
 
 
-def encode_detailed(posts: Iterable[PostDetails]) -> list[bytes]:
+def encode_listed(posts: Iterable[PostDetails], form: Form) -> list[bytes]:
     """Encode posts with their details for `postd.web.lists.encoded_piece.join_posts`."""
-    return [_LISTED % (post.id, orjson.dumps(post.post), *_encode_times(post), _encode_author(post)) for post in posts]
-
-
-def encode_anonymous(posts: Iterable[PostDetails]) -> list[bytes]:
-    """As `encode_detailed`, without authors."""
-    return [_LISTED % (post.id, orjson.dumps(post.post), *_encode_times(post), b"null") for post in posts]
+    return [_LISTED % _members(post, form) for post in posts]
 
 
 def encode_single(post: PostDetails, form: Form) -> bytes:
     """Encode a post with its details as the body of a response."""
-    author = b"null" if form is Form.ANONYMOUS else _encode_author(post)
-    return _SINGLE % (post.id, orjson.dumps(post.post), *_encode_times(post), author)
+    return _SINGLE % _members(post, form)
 
 
 def encode_change(change: Change, form: Form) -> bytes:
@@ -69,17 +63,14 @@ _LISTED = b'%d,\n    "post": %b,\n    "created": %b,\n    "updated": %b,\n    "a
 _SINGLE = b'{\n  "id": %d,\n  "post": %b,\n  "created": %b,\n  "updated": %b,\n  "author": %b\n}\n'
 
 
-def _encode_times(post: PostDetails) -> tuple[bytes, bytes]:
-    return _encode_time(post.created), _encode_time(post.updated)
+def _members(post: PostDetails, form: Form) -> tuple[int, bytes, bytes, bytes, bytes]:
+    author = orjson.dumps(None if form is Form.ANONYMOUS else post.author)
+    return post.id, orjson.dumps(post.post), _encode_time(post.created), _encode_time(post.updated), author
 
 
 @lru_cache(64)  # most posts have one time, twice
 def _encode_time(milliseconds: int | None) -> bytes:
     return b"null" if milliseconds is None else b'"%b"' % format_timestamp(milliseconds).encode("ascii")
-
-
-def _encode_author(post: PostDetails) -> bytes:
-    return orjson.dumps(post.author)
 
 
 def _format(milliseconds: int | None) -> str | None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from hashlib import blake2b
 from http import HTTPStatus
 
 import orjson
@@ -24,7 +23,7 @@ from postd.web.forms import NO_STORE, caching_of, decode_include, encode_single
 from postd.web.idempotency import IdempotencyKeys
 from postd.web.lists.list_forms import ANONYMOUS_LIST, DETAILED_LIST
 from postd.web.lists.post_lists import WHOLE, PostLists, Span
-from postd.web.preconditions import check_preconditions, has_preconditions, is_not_modified
+from postd.web.preconditions import check_preconditions, has_preconditions, hash_etag, is_not_modified
 from postd.web.routing import Application
 
 LIMIT_MAX = 1000
@@ -194,16 +193,12 @@ class PostApi:
 
 def _post_etag(post: Post) -> bytes:
     """Return the entity tag of a post, a hash of all that its representation contains."""
-    return _hash_etag(b"%d:%b" % (post.id, post.post.encode()))
+    return hash_etag(b"%d:%b" % (post.id, post.post.encode()))
 
 
 def _details_etag(post: PostDetails, form: Form) -> bytes:
     """Return the entity tag of a post with its details."""
-    return _hash_etag(encode_single(post, form))
-
-
-def _hash_etag(content: bytes) -> bytes:
-    return b'"%b"' % blake2b(content, digest_size=12).hexdigest().encode()
+    return hash_etag(encode_single(post, form))
 
 
 def _make_encoded(etag: bytes, body: bytes, caching: Mapping[bytes, bytes]) -> _EncodedPost:

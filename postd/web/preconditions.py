@@ -2,13 +2,22 @@
 
 import re
 from collections.abc import Sequence
+from hashlib import blake2b
 
 from postd.http.errors import precondition_failed
 from postd.http.interface import Request
 
+ETAG_BYTES = 12
+"""The length of the hash in an entity tag."""
+
 _ENTITY_TAG = re.compile(rb'(W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 _SUFFIX = re.compile(rb'[-;+]{1,2}[a-z]{1,8}"')
 _LIST = re.compile(rb"[ \t,]*(?:%b[ \t]*(?:,[ \t,]*|$))*" % _ENTITY_TAG.pattern)
+
+
+def hash_etag(content: bytes) -> bytes:
+    """Return the strong entity tag of a representation, a hash of all that it contains."""
+    return b'"%b"' % blake2b(content, digest_size=ETAG_BYTES).hexdigest().encode("ascii")
 
 
 def has_preconditions(request: Request) -> bool:

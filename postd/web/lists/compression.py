@@ -25,6 +25,11 @@ GZIP: Mapping[bytes, bytes] = {b"Content-Encoding": b"gzip"}
 NO_HEADERS: Mapping[bytes, bytes] = {}
 
 
+def negotiated(caching: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return the caching fields of a text; `Vary` names what they depend on already, and the content coding."""
+    return {**caching, b"Vary": b", ".join([*VARY.values(), *filter(None, [caching.get(b"Vary")])])}
+
+
 def wants_gzip(request: Request) -> bool:
     """Return whether the client prefers gzip."""
     field_lines = request.fields.get(b"Accept-Encoding")

@@ -1,13 +1,14 @@
 """The forms of posts in lists (`postd.web.forms`)."""
 
 from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
 from postd.store.interface import Page
 from postd.web.authorship import Form
-from postd.web.forms import encode_anonymous, encode_detailed
+from postd.web.forms import encode_listed
 from postd.web.lists.encoded_piece import encode_posts
 
 
@@ -38,15 +39,15 @@ PLAIN_LIST = ListForm(
 )
 
 
-def _with_details(encode: Callable[[Iterable[Any]], list[bytes]], form: Form) -> ListForm:
+def _with_details(form: Form) -> ListForm:
     return ListForm(
         lambda store, **asked: store.list_details(**asked),
-        encode,
+        partial(encode_listed, form=form),
         query=b"include=meta&",
         tag=form.value,
         post_max_bytes=PLAIN_LIST.post_max_bytes + 512,
     )
 
 
-DETAILED_LIST = _with_details(encode_detailed, Form.DETAILED)
-ANONYMOUS_LIST = _with_details(encode_anonymous, Form.ANONYMOUS)
+DETAILED_LIST = _with_details(Form.DETAILED)
+ANONYMOUS_LIST = _with_details(Form.ANONYMOUS)

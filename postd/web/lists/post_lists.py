@@ -9,7 +9,7 @@ from postd.http.interface import Request
 from postd.http.responses import JSON, Response, StreamedResponse
 from postd.model import POST_ID_MAX, Version
 from postd.store.interface import PostStore
-from postd.web.lists.compression import VARY, NegotiatedText, not_modified_if_current
+from postd.web.lists.compression import NegotiatedText, negotiated, not_modified_if_current
 from postd.web.lists.encoded_piece import COMMA, Held, Piece, join_posts, last_id_in
 from postd.web.lists.encoded_posts import EncodedPosts
 from postd.web.lists.list_forms import PLAIN_LIST, ListForm
@@ -54,8 +54,7 @@ class PostLists:
     ) -> None:
         self._store = store
         self._form = form
-        vary = b", ".join([*VARY.values(), *filter(None, [caching.get(b"Vary")])])
-        self._headers = {**caching, b"Vary": vary}
+        self._headers = negotiated(caching)
         self._work = work
         self._posts = EncodedPosts(store, form, clock=work.clock)
         self._version: Version | None = None  # of the kept responses

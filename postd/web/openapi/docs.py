@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
-from hashlib import blake2b
 
 import orjson
 from klein import Klein
@@ -14,6 +13,7 @@ from postd.http.responses import HTML, JSON, PAGE_HEADERS, Response
 from postd.web.lists.compression import VARY, NegotiatedText
 from postd.web.openapi.document import Schemes, find_routes, make_document
 from postd.web.openapi.page import DOCS_POLICY, Document, make_docs_page
+from postd.web.preconditions import hash_etag
 from postd.web.routing import Application
 from postd.web.samples import ORIGIN
 
@@ -83,5 +83,5 @@ class Docs:
         return self._make_text(HTML, self._template.replace(ORIGIN.encode(), origin.encode("ascii")), headers)
 
     def _make_text(self, content_type: bytes, body: bytes, headers: Mapping[bytes, bytes]) -> NegotiatedText:
-        etag = b'"%b"' % blake2b(body, digest_size=12).hexdigest().encode()
+        etag = hash_etag(body)
         return NegotiatedText(content_type, body, {b"ETag": etag, **headers, **VARY}, work=self._work)
