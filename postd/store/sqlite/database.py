@@ -176,8 +176,8 @@ class SqliteDatabase:
         self._batch_reads += 1
         try:
             # On a connection of its own: on the shared one, a running query would hold all other reads at its snapshot.
-            with closing(self._file.open_reader()) as connection:
-                rows = connection.execute(query, values)
+            # Its rows are closed, too: as long as a traceback has their statement, SQLite keeps the connection open.
+            with closing(self._file.open_reader()) as connection, closing(connection.execute(query, values)) as rows:
                 while batch := rows.fetchmany(batch_size):
                     yield batch
                     await deferLater(self._reactor, 0)

@@ -13,7 +13,7 @@ import pytest
 import pytest_twisted
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
-from twisted.internet.defer import gatherResults
+from twisted.internet.defer import CancelledError, gatherResults
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs, formatEvent
 
@@ -229,6 +229,20 @@ async def test_export_after_a_replacement_leaves_both_files_alone(path: Path, st
     while stores:
         await stores.pop().stop()
     assert (count_in(old), count_in(path)) == (POSTS, 3)
+
+
+@ensureDeferred
+async def test_interrupted_export_leaves_no_log(path: Path, stores: list[SqliteStore]) -> None:
+    """A connection that only reads does not remove the log if it is the last one to be closed."""
+    portions = stores[0].read_posts(batch_size=9)
+    await anext(portions)
+    waiting = started(anext(portions))
+    waiting.cancel()
+    with pytest.raises(CancelledError):  # its traceback has the frames of the export
+        await waiting
+    while stores:
+        await stores.pop().stop()
+    assert not any(identities(path))
 
 
 @ensureDeferred
