@@ -35,6 +35,8 @@ Fields = Mapping[bytes, Sequence[bytes]]
 """The values of each field, in their order, by the field's name in its canonical spelling. They are read-only, because
 several requests may have the same ones (`HeadDecoder`)."""
 
+_AUTHORIZATION = b"\r\nAuthorization:"
+
 _METHODS = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS"})  # a shortcut past the checks
 _VERSION = re.compile(rb"HTTP/([0-9])\.([0-9])")
 
@@ -104,6 +106,7 @@ def decode_head(head: bytes, canonical_name: CanonicalName) -> Head:
 class HeadDecoder:
     """Decodes the heads of a connection; the last one is kept, because the next request often has the same fields.
 
+    Credentials of Digest are new in each request, so a head may differ from the last one in `Authorization`, too.
     Two requests may get the same `Head`, or two heads the same `fields`.
 
     Args:
@@ -114,23 +117,56 @@ class HeadDecoder:
         self._canonical_name = canonical_name
         self._head = b""  # the last one, if it is kept
         self._last: Head | None = None
+        self._authorization: tuple[int, int] | None = None  # where the last one has its field `Authorization`
 
     def decode(self, head: bytes) -> Head:
         """Decode a head, as `decode_head`."""
-        last, decoded = self._last, None
+        last = self._last
         if last is not None and head == self._head:
             return last
         is_short = len(head) <= KEPT_MAX_BYTES and head.count(b"\r\n") <= KEPT_FIELDS_MAX
-        if last is not None and is_short:
-            line, _, lines = head.partition(b"\r\n")
-            if lines == self._head.partition(b"\r\n")[2]:
-                decoded = _decode_other_line(line, last)
+        found = _find_authorization(head) if is_short else None
+        decoded = self._decode_like(last, head, found) if last is not None and is_short else None
         if decoded is None:
             decoded = decode_head(head, self._canonical_name)
         # An absolute target has replaced a field.
         self._last = decoded if is_short and decoded.target.startswith(b"/") else None
         self._head = head if self._last is not None else b""
+        self._authorization = found
         return decoded
+
+    def _decode_like(self, last: Head, head: bytes, found: tuple[int, int] | None) -> Head | None:
+        """Return a head that differs from the last one in a single line; None if it differs elsewhere."""
+        before, found_before = self._head, self._authorization
+        if found is not None and found_before is not None:
+            (start, end), (start_before, end_before) = found, found_before
+            if head[:start] == before[:start_before] and head[end:] == before[end_before:]:
+                return _decode_other_authorization(head[start:end], last)
+        line, _, lines = head.partition(b"\r\n")
+        return _decode_other_line(line, last) if lines == before.partition(b"\r\n")[2] else None
+
+
+def _find_authorization(head: bytes) -> tuple[int, int] | None:
+    """Return where the first field `Authorization` begins and ends, after its line end and before the next one.
+
+    None if there is none in the spelling that nearly all clients use.
+    """
+    start = head.find(_AUTHORIZATION) + len(b"\r\n")
+    if start < len(b"\r\n"):
+        return None
+    end = head.find(b"\r\n", start)
+    return start, end if end >= 0 else len(head)
+
+
+def _decode_other_authorization(line: bytes, last: Head) -> Head | None:
+    """Return the last head with another field line `Authorization`; None if it has two of them."""
+    check_text(line, 0)
+    if len(last.fields[b"Authorization"]) > 1:
+        return None
+    fields = {**last.fields, b"Authorization": [line[len(b"Authorization:") :].strip(b" \t")]}
+    return Head(
+        last.method, last.target, last.path, last.minor, fields, last.length, last.persistent, last.expects_continue
+    )
 
 
 def _decode_other_line(line: bytes, last: Head) -> Head | None:

@@ -1,6 +1,7 @@
 """Heads, each with one interpretation or refused (RFC 9112); tests/front has whole connections."""
 
 import tracemalloc
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -277,6 +278,43 @@ def test_heads_with_the_fields_of_the_last_one_are_decoded_as_alone(fields: str)
                 except HttpSyntaxError as error:
                     found.append((error.status, error.why))
     assert results[0] == results[1]
+
+
+AUTHORIZED = [
+    f"{line}\r\n{before}Authorization:{value}{after}".encode("latin-1")
+    for line in ("GET /a HTTP/1.1", "GET /b HTTP/1.1", "GET http://y/c HTTP/1.1")
+    for before in ("", "Host: x\r\n", "Host: x\r\nauthorization: z\r\n")
+    for value in (" a", "\tb ", " a\nHost: x", " a\rHost: x", "\xe9")
+    for after in ("", "\r\nHost: x", "\r\nAuthorization: c", "\r\nContent-Length: 3\r\nConnection: close")
+]
+
+
+def decoding(decode_one: Callable[[bytes], Head], head: bytes) -> Any:
+    """Return the decoded head, or the status and the reason of its refusal."""
+    try:
+        return decode_one(head)
+    except HttpSyntaxError as error:
+        return error.status, error.why
+
+
+def test_heads_with_another_authorization_are_decoded_as_alone() -> None:
+    alone = {head: decoding(lambda head: decode_head(head, title), head) for head in AUTHORIZED}
+    wrong = []
+    for first, second in product(AUTHORIZED, AUTHORIZED):
+        decoder = HeadDecoder(title)
+        decoding(decoder.decode, first)
+        if decoding(decoder.decode, second) != alone[second]:
+            wrong.append((first, second))
+    assert wrong == []
+
+
+def test_field_beside_another_authorization_is_decoded_once() -> None:
+    decoder = HeadDecoder(title)
+    head = b"GET /a HTTP/1.1\r\nHost: x\r\nAuthorization: %b\r\nAccept: y"
+    first, second = (decoder.decode(head % value) for value in (b"Digest 1", b"Digest 22"))
+    assert second.fields == {b"Host": [b"x"], b"Authorization": [b"Digest 22"], b"Accept": [b"y"]}
+    assert second.fields[b"Accept"] is first.fields[b"Accept"]
+    assert first.fields[b"Authorization"] == [b"Digest 1"]
 
 
 def test_long_head_is_not_kept() -> None:
