@@ -17,7 +17,7 @@ from postd.http.errors import Problem
 from postd.http.interface import Request
 from postd.http.responses import encode_header
 from postd.protocol.certificate import decode_client_cert
-from postd.protocol.host import client_network, normalize_host
+from postd.protocol.host import client_network, normalize_address, normalize_host
 from postd.protocol.http1.head import is_host
 
 _DEFAULT_PORTS = {b"http": b":80", b"https": b":443"}
@@ -68,22 +68,31 @@ class PeerResolver:
         return PeerResolver(self._trusted, named_origins=self._named_origins)
 
     def address(self, request: Request) -> str:
-        """Return the client's IP address, or `UNIX`: the last address that is not a trusted proxy's."""
-        peer = _peer(request)
+        """Return the client's IP address, or `UNIX`: the last address that is not a trusted proxy's.
+
+        An address has one spelling (`normalize_address`): a listener for IPv4 and IPv6, and some proxies, name IPv4
+        clients in IPv6.
+        """
         forwarded = request.fields.get(b"X-Forwarded-For")
+        peer = _peer(request)
         if forwarded is None:
             return peer
         if not self._trusts(peer):
             self._warn_once(peer)
             return peer
+        return next(reversed(self._hops(forwarded)), peer)
+
+    def _hops(self, forwarded: Sequence[bytes]) -> list[str]:
+        """Return the addresses that trusted proxies have added to `X-Forwarded-For`, the client's last."""
+        hops: list[str] = []
         for hop in reversed(b",".join(forwarded).split(b",")):
             address = _decode_hop(hop)
             if address is None:
                 break
-            peer = address
-            if not self._trusts(peer):
+            hops.append(address)
+            if not self._trusts(address):
                 break
-        return peer
+        return hops
 
     def network(self, request: Request) -> str:
         """Return the network by which the client is counted (`client_network`)."""
@@ -94,7 +103,7 @@ class PeerResolver:
 
         None if there is no limit: for trusted proxies and UNIX sockets.
         """
-        return self._group(peer.host) if isinstance(peer, IPv4Address | IPv6Address) else None
+        return self._group(_host(peer)) if isinstance(peer, IPv4Address | IPv6Address) else None
 
     def _group_of(self, address: str) -> str | None:
         return None if self._is_trusted(address) else client_network(address)
@@ -117,7 +126,10 @@ class PeerResolver:
         if not self._trusts(_peer(request)):
             self._warn_once(_peer(request))
             return False
-        return forwarded[-1].rpartition(b",")[2].strip().lower() == b"https"
+        schemes = b",".join(forwarded).split(b",")
+        # The entry of the proxy that the client is connected to: each one between them and this server has its own.
+        hops = len(self._hops(request.fields.get(b"X-Forwarded-For", ()))) if len(schemes) > 1 else 1
+        return schemes[-min(max(hops, 1), len(schemes))].strip().lower() == b"https"
 
     def client_certificate(self, request: Request) -> bytes | None:
         """Return the client's certificate in DER, None without one: a trusted proxy's `Client-Cert` (RFC 9440).
@@ -213,8 +225,7 @@ class PeerResolver:
     def _is_trusted(self, address: str) -> bool:
         if address == UNIX:
             return self._trusts_unix
-        ip = ipaddress.ip_address(address.partition("%")[0])
-        ip = getattr(ip, "ipv4_mapped", None) or ip
+        ip = ipaddress.ip_address(address)
         return any(ip in network for network in self._networks)
 
     def _warn_once(self, peer: str) -> None:
@@ -252,7 +263,10 @@ def _peer(request: Request) -> str:
 
 def _host(address: Any) -> str:
     host: str = UNIX if isinstance(address, UNIXAddress) else address.host
-    return host
+    return _normalize(host) if ":" in host else host
+
+
+_normalize = lru_cache(maxsize=1024)(normalize_address)
 
 
 def _decode_hop(hop: bytes) -> str | None:
@@ -263,6 +277,6 @@ def _decode_hop(hop: bytes) -> str | None:
     elif text.count(":") == 1:
         text = text.partition(":")[0]
     try:
-        return str(ipaddress.ip_address(text.partition("%")[0]))  # a zone may be any text
+        return normalize_address(text)
     except ValueError:
         return None

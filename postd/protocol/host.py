@@ -24,9 +24,18 @@ def normalize_host(authority: str) -> str:
     bracketed = authority.startswith("[")
     host = authority[1:].partition("]")[0] if bracketed else authority.partition(":")[0].lower().removesuffix(".")
     try:
-        address = ipaddress.ip_address(host)
+        return normalize_address(host)
     except ValueError:
         return host
+
+
+def normalize_address(text: str) -> str:
+    """Return an IP address in its canonical form (RFC 5952), an IPv4-mapped one as IPv4, without a zone.
+
+    Raises:
+        ValueError: it is no address.
+    """
+    address = ipaddress.ip_address(text.partition("%")[0])  # a zone may be any text
     return str(getattr(address, "ipv4_mapped", None) or address)
 
 
@@ -121,12 +130,16 @@ def client_site(network: str) -> str:
 
 
 def check_proxy(text: str) -> str:
-    """Return an IP address or network, normalized, or `"unix"`: a peer on a UNIX socket.
+    """Return an IP address or network, normalized as clients are (`normalize_address`), or `"unix"`: a UNIX socket's.
 
     Raises:
         ValueError: it is neither an address nor a network.
     """
+    if text == "unix":
+        return text
     try:
-        return text if text == "unix" else str(ipaddress.ip_network(text))
+        network = ipaddress.ip_network(text)
     except ValueError:
         raise ValueError(f"{text!r} is neither an address or a network, such as 10.0.0.0/8, nor unix") from None
+    mapped = getattr(network.network_address, "ipv4_mapped", None)
+    return str(network) if mapped is None else f"{mapped}/{network.prefixlen - 96}"

@@ -21,6 +21,7 @@ from zope.interface import directlyProvides
 
 from postd.http.errors import Problem
 from postd.http.peer import PeerResolver
+from postd.protocol.host import check_proxy
 from tests.cases import each
 from tests.helpers import FIELD_TEXT, MemoryTransport, connect, make_certificate, make_site
 
@@ -115,7 +116,10 @@ class AddressTests:
         [
             (UNTRUSTED, "203.0.113.9"),
             (v6("2001:db8::1"), "2001:db8::1"),
-            (v6("fe80::1%eth0"), "fe80::1%eth0"),
+            (v6("2001:0DB8:0:0:0:0:0:1"), "2001:db8::1"),  # as the PROXY protocol of Twisted spells it
+            (v6("fe80::1%eth0"), "fe80::1"),
+            (v6("::ffff:203.0.113.9"), "203.0.113.9"),  # on a dual-stack socket
+            (v6("0:0:0:0:0:ffff:cb00:7109"), "203.0.113.9"),
             (UNIX, "unix"),
         ],
     )
@@ -135,6 +139,10 @@ class AddressTests:
             (["198.51.100.7, 10.0.0.3", "10.0.0.2, 10.0.0.4"], "198.51.100.7"),
             (["10.0.0.3, 10.0.0.2"], "10.0.0.3"),  # all are trusted: the farthest
             (["198.51.100.7, ::ffff:10.0.0.2"], "198.51.100.7"),
+            (["::ffff:198.51.100.7"], "198.51.100.7"),
+            (["[::FFFF:c633:6407]:443"], "198.51.100.7"),
+            (["0:0:0:0:0:ffff:c633:6407"], "198.51.100.7"),
+            (["fe80:0::7%eth0"], "fe80::7"),
             (["198.51.100.7:65535"], "198.51.100.7"),
             (["2001:db8::7"], "2001:db8::7"),
             (["2001:0DB8:0::7"], "2001:db8::7"),
@@ -195,6 +203,8 @@ class AddressTests:
             (PROXY, ["::/0"], False),
             (v6("::ffff:10.0.0.1"), ["10.0.0.0/8"], True),  # 10.0.0.1 on a dual-stack socket
             (v6("::ffff:10.0.0.1"), ["192.0.2.0/24"], False),
+            (PROXY, [check_proxy("::ffff:10.0.0.1")], True),  # as a dual-stack server names it
+            (PROXY, [check_proxy("::ffff:10.0.0.0/104")], True),
             (v6("fd00::1"), ["fd00::/8"], True),
             (v6("fe80::1%eth0"), ["fe80::/10"], True),
             (v6("fd00::1"), ["0.0.0.0/0"], False),
@@ -203,7 +213,7 @@ class AddressTests:
         ],
     )
     def test_only_trusted_proxies_may_forward(self, peer: IAddress, trusted: list[str], believed: bool) -> None:  # noqa: FBT001
-        own = getattr(peer, "host", "unix")
+        own = getattr(peer, "host", "unix").removeprefix("::ffff:").removesuffix("%eth0")
         with capturedLogs() as events:
             probe = ask(PeerResolver(trusted), "X-Forwarded-For: 198.51.100.7", "X-Forwarded-Proto: https", peer=peer)
         assert (probe.address, probe.secure) == (("198.51.100.7", True) if believed else (own, False))
@@ -305,6 +315,40 @@ class SecureTests:
         assert ask(PeerResolver(["10.0.0.0/8"]), *fields).secure is secure
         assert ask(PeerResolver(["unix"]), *fields, peer=UNIX).secure is secure
         assert ask(PeerResolver(["10.0.0.0/8"]), *fields, peer=UNTRUSTED).secure is False
+
+    @each(
+        "hops, schemes, secure",
+        [
+            ("198.51.100.7, 10.0.0.2", "https, http", True),  # the client used TLS, the proxies do not
+            ("198.51.100.7, 10.0.0.2", "http, https", False),
+            ("198.51.100.7, 10.0.0.2", "https", True),  # the last proxy passes on what it got
+            ("198.51.100.7, 10.0.0.2", "http", False),
+            ("198.51.100.7, 10.0.0.2, 10.0.0.3", "https, http, http", True),
+            ("198.51.100.7, 10.0.0.2, 10.0.0.3", "https, http", True),  # one proxy adds none
+            ("10.0.0.9, 198.51.100.7", "https, http", False),  # the first entries are the client's own
+            ("198.51.100.7, 10.0.0.2", "https, http, http", False),
+            ("198.51.100.7", "https, http", False),
+            ("garbage", "https, http", False),
+            ("10.0.0.3, 10.0.0.2", "https, http", True),
+        ],
+    )
+    def test_forwarded_proto_is_that_of_the_hop_from_the_client(self, hops: str, schemes: str, *, secure: bool) -> None:
+        fields = (f"X-Forwarded-For: {hops}", f"X-Forwarded-Proto: {schemes}")
+        assert ask(PeerResolver(["10.0.0.0/8"]), *fields).secure is secure
+
+    @given(st.integers(1, 5), st.integers(0, 3), st.booleans())
+    def test_proto_of_a_client_behind_any_number_of_proxies_is_found(
+        self,
+        proxies: int,
+        forged: int,
+        secure: bool,  # noqa: FBT001
+    ) -> None:
+        """The client may send both fields itself; each proxy adds an entry to both."""
+        claimed = ["http" if secure else "https"] * forged
+        seen = [*claimed, "https" if secure else "http", *(["http" if secure else "https"] * (proxies - 1))]
+        hops = [*["10.9.9.9"] * forged, "198.51.100.7", *[f"10.0.0.{number}" for number in range(2, proxies + 1)]]
+        fields = (f"X-Forwarded-For: {', '.join(hops)}", f"X-Forwarded-Proto: {', '.join(seen)}")
+        assert ask(PeerResolver(["10.0.0.0/8"]), *fields).secure is secure
 
     def test_direct_tls_is_secure(self) -> None:
         for trusted in ((), ("10.0.0.0/8",)):
