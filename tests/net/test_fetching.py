@@ -40,6 +40,7 @@ from tests.issuer import Issuer, Reply
 AUDIENCE = "https://api.example"
 HEAD = b"HTTP/1.1 200 OK\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
+GZIP = gzip.compress(b"{}" * 99, mtime=0)  # workers of xdist collect the same parameters
 SECRET = "s3cret-of-ours"
 TOKEN = "token-of-alice"
 
@@ -402,7 +403,7 @@ async def test_expanded_content_is_limited(issuer: Issuer, size: int) -> None:
 
 
 @ensureDeferred
-@pytest.mark.parametrize("content", [b"", b"{}", gzip.compress(b"{}")[:-1], gzip.compress(b"{}" * 99)[:20] + b"x" * 20])
+@pytest.mark.parametrize("content", [b"", b"{}", GZIP[:-1], GZIP[:20] + b"x" * 20])
 async def test_malformed_gzip_is_refused(issuer: Issuer, content: bytes) -> None:
     issuer.replies["/a"] = Reply(content, headers={"Content-Encoding": "gzip"})
     assert "malformed gzip" in str(await failure_of(get(f"{issuer.origin}/a")))
