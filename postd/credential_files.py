@@ -11,12 +11,12 @@ _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 
 def read_first_line(file: str, *, errors: str = "strict") -> str:
-    """Return the first line of a text file in UTF-8, stripped.
+    """Return the first line of a text file in UTF-8, stripped, without a byte order mark.
 
     Raises:
         OSError, UnicodeDecodeError: it cannot be read.
     """
-    with Path(file).open(encoding="utf-8", errors=errors) as opened:
+    with Path(file).open(encoding="utf-8-sig", errors=errors) as opened:
         return opened.readline(FILE_MAX_BYTES).strip()
 
 

@@ -1,5 +1,6 @@
 """Passwords from the terminal or from standard input."""
 
+import codecs
 import getpass
 import sys
 from collections.abc import Callable
@@ -32,11 +33,12 @@ def require_valid(what: str, check: Callable[[str], str], text: str) -> str:
 
 
 def read_password() -> str:
-    """Return the first line of standard input without its line end; the rest is not read."""
+    """Return the first line of standard input without its line end and a byte order mark; the rest is not read."""
     if sys.stdin is None:
         raise click.ClickException("there is no standard input to read the password from")
     line_max_bytes = 4 * PASSWORD_MAX_CHARS
-    line = sys.stdin.buffer.readline(line_max_bytes + len(b"\r\n"))
+    line = sys.stdin.buffer.readline(len(codecs.BOM_UTF8) + line_max_bytes + len(b"\r\n"))
+    line = line.removeprefix(codecs.BOM_UTF8)
     if line.endswith(b"\n"):
         line = line.removesuffix(b"\n").removesuffix(b"\r")
     # A line that was cut may end within a character.

@@ -324,6 +324,6 @@ def _read_text(text: str) -> str:
     if len(content) > _TEXT_MAX_BYTES:
         raise click.ClickException(f"the text on the standard input has more than {_TEXT_MAX_BYTES // 1024} KiB")
     try:
-        return content.decode().removesuffix("\n").removesuffix("\r")
+        return content.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError:
         raise click.ClickException("the text on the standard input is not UTF-8") from None

@@ -1,5 +1,6 @@
 """`postd export`, `import`, `copy`, `backup`: transfer posts between stores and files."""
 
+import codecs
 import io
 import os
 import secrets
@@ -125,7 +126,8 @@ async def _import_lines(pending: Import, source: BinaryIO, name: str) -> int:
     with _progress("importing", size) as advance_to:
         async for first, lines in read_lines(source.fileno()):
             posts, numbers = [], []
-            for number, line in enumerate(lines, first):
+            for number, written in enumerate(lines, first):
+                line = written if number > 1 else written.removeprefix(codecs.BOM_UTF8)
                 if line and not line.isspace():
                     try:
                         posts.append(decode_post(line))

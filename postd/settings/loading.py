@@ -187,7 +187,7 @@ def _read_toml(file: Path, name: str) -> dict[str, Any]:
             content = opened.read(_FILE_MAX_BYTES + 1)
         if len(content) > _FILE_MAX_BYTES:
             raise ConfigError(name, "is larger than 1 MiB, the limit for a settings file")
-        return tomllib.loads(content.decode("utf-8"))
+        return tomllib.loads(content.decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(name, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:

@@ -84,7 +84,8 @@ def _decode_object(body: bytes) -> _Members:
     except UnicodeDecodeError:
         raise Problem(400, "The body is not UTF-8 text.") from None
     except ValueError as error:
-        raise Problem(400, f"The body is not JSON: {error}.") from None
+        why = "it begins with a byte order mark" if text.startswith("\ufeff") else error
+        raise Problem(400, f"The body is not JSON: {why}.") from None
     if not isinstance(members, _Members):
         raise Problem(400, 'The body must be a JSON object such as {"post": "some text"}.')
     return members

@@ -135,6 +135,8 @@ def test_import_adds_to_existing_posts(store: Path) -> None:
     assert postd(store.parent, "import", "lines", "-c", "postd.toml") == (0, "2 posts imported\n", "")
     assert posts_in(store) == sorted([*POSTS, (1, "one"), (5, "five")])
     assert postd(store.parent, "import", "-", given="\n") == (0, "0 posts imported\n", "")
+    assert postd(store.parent, "import", given='\ufeff{"id":6,"post":"\ufeffsix"}\n') == (0, "1 post imported\n", "")
+    assert posts_in(store)[-2] == (6, "\ufeffsix")
 
 
 def test_existing_id_refuses_the_import(store: Path) -> None:

@@ -87,7 +87,9 @@ class AddTests:
         )
         assert users.read_bytes() == before
 
-    @pytest.mark.parametrize("stdin", ["sé cret", "sé cret\n", "sé cret\r\n", "sé cret\nand more\n\udcff"])
+    @pytest.mark.parametrize(
+        "stdin", ["sé cret", "sé cret\n", "sé cret\r\n", "sé cret\nand more\n\udcff", "\ufeffsé cret\r\n"]
+    )
     def test_password_is_the_first_line_of_stdin(self, users: Path, stdin: str) -> None:
         add("alice", stdin=stdin.encode(errors="surrogateescape"))
         assert verify_password(accounts(users)["alice"].password_hash, "sé cret")
@@ -97,6 +99,7 @@ class AddTests:
         [
             (b"", "the password is empty"),
             (b"\n", "the password is empty"),
+            (b"\xef\xbb\xbf\n", "the password is empty"),
             (b"\r\nsecret", "the password is empty"),
             (b"a\x00b\n", "the password has a control character, which clients cannot send (RFC 7617 §2)"),
             (b"a\rb\n", "the password has a control character, which clients cannot send (RFC 7617 §2)"),
@@ -111,7 +114,7 @@ class AddTests:
         assert not users.exists()
 
     def test_longest_password_is_accepted(self, users: Path) -> None:
-        add("alice", stdin="🔑" * 1000 + "\r\n")
+        add("alice", stdin="\ufeff" + "🔑" * 1000 + "\r\n")
         assert verify_password(accounts(users)["alice"].password_hash, "🔑" * 1000)
 
     def test_missing_terminal_names_the_option(self, users: Path) -> None:

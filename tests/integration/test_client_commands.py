@@ -80,7 +80,7 @@ class Watching:
 def test_commands_list_add_update_and_delete_posts(open_daemon: Daemon) -> None:
     url = ("--url", open_daemon.url)
     assert run("add", HOSTILE, *url) == "added 1\n"
-    assert run("add", "-", *url, "--json", stdin="two\n\n") == '{"id": 2}\n'
+    assert run("add", "-", *url, "--json", stdin="\ufefftwo\n\n") == '{"id": 2}\n'
     assert run("update", "2", "-", *url, stdin="zwei") == "updated 2\n"
     assert run("list", *url) == "1  a\\x1b[31m\\x09b\\x0a\\u202ec ü\n2  zwei\n"
     listed = run("list", *url, "--json")

@@ -131,6 +131,11 @@ def test_defaults(folder: Path) -> None:
     )
 
 
+def test_byte_order_mark_is_skipped(folder: Path) -> None:
+    """TOML files of Windows editors begin with one."""
+    assert load(folder, '\ufeffrealm = "staff"\r\n').realm == "staff"
+
+
 def test_empty_file_has_the_defaults(folder: Path) -> None:
     assert load(folder, "") == load_settings(None, {}, folder).settings
 

@@ -270,6 +270,10 @@ class BadBodyTests:
         for answer in self.send(api, body):
             check_problem(answer, 400)
 
+    def test_byte_order_mark_is_named(self, api: InMemoryApi) -> None:
+        for answer in self.send(api, b'\xef\xbb\xbf{"post":"x"}'):
+            assert check_problem(answer, 400)["detail"] == "The body is not JSON: it begins with a byte order mark."
+
     @each(
         "body",
         [
