@@ -49,6 +49,7 @@ from postd.protocol.jwt import (
     TokenError,
     TokenPolicy,
     decode_jwt,
+    hint_at,
 )
 from postd.reactor import IReactor
 from postd.store.interface import LoginStore
@@ -328,7 +329,7 @@ class BearerChecker(Checker):
             return await self._introspect(credentials, throttle, unread)
         issuer = self._issuers.get(jwt.issuer)
         if issuer is None:
-            raise TokenError("iss is not a trusted issuer")
+            raise TokenError(f"iss is not a trusted issuer{hint_at(self._issuers, [jwt.issuer])}")
         if not issuer.verifies:
             return await self._introspect(credentials, throttle, [issuer], jwt)
         try:

@@ -9,7 +9,7 @@ import json
 import math
 import re
 from binascii import a2b_base64
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
@@ -147,6 +147,13 @@ def with_both_names(algorithms: Collection[str]) -> frozenset[str]:
 def describe(name: str) -> str:
     """Return a colon and a name from a token if it is safe to log: short, and of letters, digits and `+./_-`."""
     return f": {name}" if _SHORT_NAME.fullmatch(name) else ""
+
+
+def hint_at(expected: Iterable[str], names: Iterable[str]) -> str:
+    """Return a note on the expected URI that a name differs from by its case or a slash at its end only, or ""."""
+    alike = {name.rstrip("/").lower() for name in names}
+    near = sorted(uri for uri in expected if uri.rstrip("/").lower() in alike)
+    return f' (it differs from "{near[0]}" by case or a slash at the end only)' if near else ""
 
 
 class TokenPolicy(Struct, frozen=True):
@@ -297,7 +304,7 @@ class TokenPolicy(Struct, frozen=True):
             raise TokenError("aud is missing, or neither a string nor a list of strings")
         if self.audiences.isdisjoint(named):
             expected = " or ".join(f'"{name}"' for name in sorted(self.audiences))
-            raise TokenError(f"aud is another audience (expected {expected})")
+            raise TokenError(f"aud is another audience (expected {expected}){hint_at(self.audiences, named)}")
 
     def _check_times(self, claims: Mapping[str, object], now: float) -> float | None:
         expires_at = decode_date(claims, "exp")

@@ -177,8 +177,10 @@ class IssuerTests:
     async def test_untrusted_issuer_is_refused(self, issuers: Issuers) -> None:
         known = issuers.add()
         with Issuer(AUDIENCE, KEY) as other:
-            for iss in (other.issuer, known.issuer + "/", known.issuer.upper()):
-                await refusal_of(issuers.check(known.token(iss=iss)))
+            hint = f' (it differs from "{known.issuer}" by case or a slash at the end only)'
+            for iss, more in ((other.issuer, ""), (known.issuer + "/", hint), (known.issuer.upper(), hint)):
+                refused = await refusal_of(issuers.check(known.token(iss=iss)))
+                assert refused.why == f"iss is not a trusted issuer{more}"
             assert other.asked == []
 
     @ensureDeferred

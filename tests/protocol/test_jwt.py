@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -463,7 +463,22 @@ class AudienceTests:
         ],
     )
     def test_other_audience_is_refused(self, aud: Any) -> None:
-        assert refusal(make(aud=aud)) == f'aud is another audience (expected "{AUDIENCE}")'
+        reason = f'aud is another audience (expected "{AUDIENCE}")'
+        hint = f' (it differs from "{AUDIENCE}" by case or a slash at the end only)'
+        is_near = aud in {AUDIENCE + "/", AUDIENCE.upper()} if isinstance(aud, str) else AUDIENCE + "/" in aud
+        assert refusal(make(aud=aud)) == reason + (hint if is_near else "")
+
+    @given(st.sampled_from(["https://posts.example", "https://posts.example/a/", "api://posts", "POSTS"]), st.data())
+    def test_audience_that_differs_by_case_or_slash_is_hinted_at(self, expected: str, data: st.DataObject) -> None:
+        letters = data.draw(st.lists(st.booleans(), min_size=len(expected), max_size=len(expected)))
+        spelled = "".join(c.upper() if is_upper else c.lower() for c, is_upper in zip(expected, letters, strict=True))
+        spelled = spelled.rstrip("/") + "/" * data.draw(st.integers(0, 2))
+        assume(spelled != expected)
+        policy = replace(POLICY, audiences=frozenset({expected, "other"}))
+        assert refusal(make(aud=["account", spelled]), policy).endswith(
+            f'(it differs from "{expected}" by case or a slash at the end only)'
+        )
+        assert "differs" not in refusal(make(aud=["account", spelled + "x"]), policy)
 
     @each(
         "aud",
