@@ -29,7 +29,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs/how-to/providers").glob("*.md"))
 PROVIDERS = {
     *("auth0", "authentik", "better-auth", "canaille", "cognito", "dex", "django-allauth", "django-oauth-toolkit"),
-    *("entra-id", "keycloak", "oidc-provider", "okta", "zitadel"),
+    *("entra-id", "glewlwyd", "keycloak", "lemonldap-ng", "oidc-provider", "okta", "zitadel"),
 }
 POSTS, APP = "https://posts.example", "an application"
 
@@ -48,7 +48,9 @@ class Form(NamedTuple):
 FORMS = [
     Form(page, number, toml)
     for page in PAGES
-    for number, toml in enumerate(re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL), 1)
+    for number, toml in enumerate(
+        re.findall(r"^```toml(?: postd\.toml)?\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL), 1
+    )
 ]
 
 
@@ -147,6 +149,21 @@ TOKENS = {
         {"aud": "api://API_CLIENT_ID", "appid": APP, "scp": "Post.Read Post.Write", "ver": "1.0"},
         {"aud": APP, "ver": "1.0"},
     ),
+    "glewlwyd 1": Tokens(
+        "at+jwt",
+        {"aud": POSTS, "client_id": "posts-cli", "sub": "posts-cli", "type": "access_token", "scope": SCOPE},
+        {"aud": "posts-cli", "azp": "posts-cli", "nonce": "n", "at_hash": "h"},
+        user="posts-cli",
+    ),
+    "lemonldap-ng 1": Tokens(
+        "JWT",
+        {"aud": ["posts-cli", POSTS], "client_id": "posts-cli", "sub": "posts-cli", "scope": SCOPE},
+        {"aud": ["posts-cli", POSTS], "azp": "posts-cli", "at_hash": "h", "auth_time": 1},
+        user="posts-cli",
+    ),
+    "lemonldap-ng 2": Tokens(
+        OPAQUE, NONE, None, {"client_id": "posts-cli", "sub": "alice", "scope": SCOPE, "exp": 2**40}
+    ),
     "keycloak 1": Tokens(
         "JWT",
         {"aud": [POSTS, "account"], "azp": APP, "typ": "Bearer", "nonce": "n", "scope": f"profile {SCOPE}"},
@@ -224,7 +241,7 @@ def test_links_of_the_page_to_files_exist(page: Path) -> None:
 @each("form", FORMS)
 def test_settings_are_valid_and_name_an_issuer(form: Form, tmp_path: Path) -> None:
     (settings,) = load(form, tmp_path).bearer
-    assert settings.issuer.startswith("https://")
+    assert settings.issuer.startswith(("https://", "http://127.0.0.1:"))
     assert settings.audiences or settings.required_claims
 
 

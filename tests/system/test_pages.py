@@ -18,7 +18,10 @@ from tests.issuer import Key
 from tests.pages import ROOT, Reader, read_blocks
 from tests.system.provider import REDIRECT_URI, Provider
 
-PAGES = [str(page.relative_to(ROOT)) for page in (ROOT / "docs/tutorial.md", *sorted(ROOT.glob("docs/how-to/*.md")))]
+PAGES = [
+    *(str(page.relative_to(ROOT)) for page in (ROOT / "docs/tutorial.md", *sorted(ROOT.glob("docs/how-to/*.md")))),
+    "docs/how-to/providers/glewlwyd.md",
+]
 
 ENVIRONMENT = {
     **os.environ,
