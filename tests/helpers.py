@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -38,7 +39,8 @@ from postd.reactor import IReactor, ServiceClock
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Limits, Settings
 from postd.settings.values import decode_value
-from postd.store.sqlite.store import MemoryStore
+from postd.store.sqlite.database_file import DatabaseFile
+from postd.store.sqlite.store import MemoryStore, SqliteStore
 from postd.store.sqlite.writer_thread import WriterThread
 from postd.web.events import Events
 from postd.web.routing import is_api
@@ -215,6 +217,15 @@ class InlineHashThreads(_Inline, HashThreads):
     """As `InlineThread`, for password hashes."""
 
 
+@cache
+def _new_database() -> bytes:
+    """Return an SQLite file without posts: to create it takes as long as all else of an `InMemoryApi`."""
+    with tempfile.TemporaryDirectory(prefix="postd-") as folder:
+        path = Path(folder) / "posts.db"
+        SqliteStore(str(path), reactor=cast(IReactor, Clock())).prepare()
+        return path.read_bytes()
+
+
 class InMemoryApi:
     """The resource tree over a real SQLite store, without sockets, threads or waiting; `tests.web.wire` is the client.
 
@@ -246,7 +257,9 @@ class InMemoryApi:
         self.settings = settings
         # Last: nothing would close the store if one of the others failed.
         self.store.prepare()
-        result_of(self.store.start())
+        new = _new_database()
+        with patch.object(DatabaseFile, "_create_if_missing", lambda file: Path(file.path).write_bytes(new)):
+            result_of(self.store.start())
         self.logins.start()
         self.events = Events(self.store, reactor=reactor)
         with patch("postd.fair_queue.TURN_MAX_S", math.inf):  # no request waits for the clock on a busy machine
