@@ -16,7 +16,7 @@ import pytest
 
 from postd.daemon.tap import Options, makeService
 from tests.helpers import PATIENCE_S, wait_until
-from tests.integration.forking import FORK_SERVER, Process, run
+from tests.integration.forking import FORK_SERVER, ForkServer, Process, run
 
 TWISTD = str(Path(sys.executable).parent / "twistd")
 FREE_PORT = "tcp:0:interface=127.0.0.1"
@@ -26,8 +26,8 @@ START_MAX_S = STOP_MAX_S = PATIENCE_S
 class Daemon:
     """`twistd -n postd`, by default on a free port; ends with the `with` block.
 
-    `through` is what is to run its script, such as a shell that sets limits: words before the command. `pass_fds` are
-    descriptors that it inherits.
+    `through` is what is to run its script: a fork server, or a program, such as a shell that sets limits, as words
+    before the command. `pass_fds` are descriptors that it inherits, then without a fork server.
     """
 
     process: subprocess.Popen[bytes] | Process
@@ -38,7 +38,7 @@ class Daemon:
         *options: str,
         listen: str | None = FREE_PORT,
         wait: bool = True,
-        through: Sequence[str] = (),
+        through: Sequence[str] | ForkServer = FORK_SERVER,
         pass_fds: Sequence[int] = (),
     ) -> None:
         self.folder = folder
@@ -49,11 +49,15 @@ class Daemon:
         self._pass_fds = pass_fds
 
     def __enter__(self) -> Self:
-        command = [*self._through, TWISTD, "--nodaemon", "--pidfile=", "postd", *self._options]
+        command = [TWISTD, "--nodaemon", "--pidfile=", "postd", *self._options]
+        through = self._through
         with self.log_file.open("wb") as log, Path(os.devnull).open("rb") as nothing:
-            if self._through or self._pass_fds:
+            if isinstance(through, ForkServer) and not self._pass_fds:
+                streams = [nothing.fileno(), log.fileno(), log.fileno()]
+                self.process = through.start(command, self.folder, streams, has_group=True)
+            else:
                 self.process = subprocess.Popen(
-                    command,
+                    command if isinstance(through, ForkServer) else [*through, *command],
                     cwd=self.folder,
                     stdin=nothing,
                     stdout=log,
@@ -61,9 +65,6 @@ class Daemon:
                     process_group=0,
                     pass_fds=self._pass_fds,
                 )
-            else:
-                streams = [nothing.fileno(), log.fileno(), log.fileno()]
-                self.process = FORK_SERVER.start(command, self.folder, streams, has_group=True)
         if self._wait:
             self.wait_for("postd ready")
         return self

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
@@ -23,9 +23,14 @@ from tests.integration import fork_server
 
 
 class ForkServer:
-    """A fork server, from the first use until this process ends."""
+    """A fork server, from the first use until this process ends.
 
-    def __init__(self) -> None:
+    Args:
+        environment: what it and its processes have in their environment in addition to that of this process.
+    """
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        self._environment = environment or {}
         self._lock = threading.Lock()
         self._control: socket.socket | None = None
 
@@ -43,7 +48,7 @@ class ForkServer:
         wanted = {
             "command": list(command),
             "folder": str(folder),
-            "environment": dict(os.environ),
+            "environment": os.environ | self._environment,
             "has_group": has_group,
         }
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -57,7 +62,12 @@ class ForkServer:
             # Not the folder of the program first: it has modules whose names may be libraries' as well.
             command = [sys.executable, "-P", fork_server.__file__]
             with theirs:
-                process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
+                process = subprocess.Popen(
+                    command,
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    env=os.environ | self._environment,
+                )
             atexit.register(_end, self._control, process)
         return self._control
 

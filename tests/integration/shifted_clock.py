@@ -1,7 +1,8 @@
 """A wall clock that a test sets, for the processes of a daemon."""
 
-from collections.abc import Sequence
 from pathlib import Path
+
+from tests.integration.forking import ForkServer
 
 _SITECUSTOMIZE = """
 import time
@@ -26,17 +27,17 @@ class ShiftedClock:
 
     Args:
         folder: a new folder, for a module that Python imports at its start.
+        environment: of the processes, in addition to that of this process.
+
+    Attributes:
+        forks: starts processes that have this clock, as have their workers.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **environment: str) -> None:
         folder.mkdir()
-        self._folder, self._file = folder, folder / "ahead"
+        self._file = folder / "ahead"
         (folder / "sitecustomize.py").write_text(_SITECUSTOMIZE.format(file=str(self._file)))
-
-    @property
-    def through(self) -> Sequence[str]:
-        """The words before the command of a process, which then has this clock, as have its workers."""
-        return "env", f"PYTHONPATH={self._folder}"
+        self.forks = ForkServer({"PYTHONPATH": str(folder), **environment})
 
     def set(self, ahead_s: float) -> None:
         """Set the clock of all processes, running ones too."""

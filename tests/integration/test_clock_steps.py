@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.helpers import PATIENCE_S, wait_until
+from tests.helpers import PATIENCE_S, make_socket_folder, wait_until
 from tests.integration.daemon import Daemon
 from tests.integration.logins import DigestUser, is_stale, run_postd_user, see_home, sign_in
 from tests.integration.shifted_clock import ShiftedClock
@@ -58,22 +58,18 @@ class Server:
         clock: its wall clock.
     """
 
-    def __init__(self, folder: Path, issuer: Issuer) -> None:
+    def __init__(self, folder: Path, issuer: Issuer, clock: ShiftedClock, notified: socket.socket) -> None:
         self.folder = folder
         self.issuer = issuer
-        self.clock = ShiftedClock(folder / "clock")
-        self._notified = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._notified.bind(str(folder / "notify"))
+        self.clock = clock
+        self.clock.set(0)
+        self._notified = notified
         (folder / "postd.toml").write_text(SETTINGS + bearer_table(issuer, dpop="accept"))
         run_postd_user(folder / "users", "add", "alice", "secret")
         self._prover = Prover(Key.make("ES256", "client"))
 
     def start(self) -> Daemon:
-        through = (*self.clock.through, f"NOTIFY_SOCKET={self.folder}/notify", "WATCHDOG_USEC=1000000")
-        return Daemon(self.folder, "-c", "postd.toml", through=through)
-
-    def close(self) -> None:
-        self._notified.close()
+        return Daemon(self.folder, "-c", "postd.toml", through=self.clock.forks)
 
     def wait_for_watchdog(self, times: int) -> None:
         """Wait until the watchdog is notified the given number of times from now on."""
@@ -108,10 +104,23 @@ def issuer() -> Iterator[Issuer]:
         yield issuer
 
 
+@pytest.fixture(scope="module")
+def notified() -> Iterator[socket.socket]:
+    """The socket that is notified by the watchdog of each daemon."""
+    with make_socket_folder() as folder, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
+        notified.bind(str(folder / "notify"))
+        yield notified
+
+
+@pytest.fixture(scope="module")
+def clock(tmp_path_factory: pytest.TempPathFactory, notified: socket.socket) -> ShiftedClock:
+    folder = tmp_path_factory.mktemp("module") / "clock"
+    return ShiftedClock(folder, NOTIFY_SOCKET=notified.getsockname(), WATCHDOG_USEC="1000000")
+
+
 @pytest.fixture
-def server(tmp_path: Path, issuer: Issuer) -> Iterator[Server]:
-    with closing(Server(tmp_path, issuer)) as server:
-        yield server
+def server(tmp_path: Path, issuer: Issuer, clock: ShiftedClock, notified: socket.socket) -> Server:
+    return Server(tmp_path, issuer, clock, notified)
 
 
 class Client:

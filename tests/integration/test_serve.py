@@ -13,6 +13,7 @@ import pytest
 
 from tests.helpers import PATIENCE_S
 from tests.integration.daemon import FREE_PORT, TWISTD
+from tests.integration.forking import run
 
 POSTD = str(Path(sys.executable).with_name("postd"))
 SERVE = [POSTD, "serve"]
@@ -101,29 +102,21 @@ def test_daemon_shows_the_address_before_it_leaves_the_terminal(tmp_path: Path) 
     ],
 )
 def test_error_is_the_line_and_the_status_of_twistd(tmp_path: Path, options: list[str]) -> None:
-    ended = [
-        subprocess.run(
-            [*command, *options], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
-        for command in (SERVE, DAEMON)
-    ]
-    serve, daemon = [(run.returncode, run.stdout, run.stderr) for run in ended]
-    assert (serve[0], serve[1], serve[2].count("\n")) == (1, "", 1)
-    assert serve == (*daemon[:2], daemon[2].replace("twistd postd --help", "postd serve --help"))
+    ended = [run([*command, *options], tmp_path) for command in (SERVE, DAEMON)]
+    serve, daemon = [(end.returncode, end.stdout, end.stderr) for end in ended]
+    assert (serve[0], serve[1], serve[2].count(b"\n")) == (1, b"", 1)
+    assert serve == (*daemon[:2], daemon[2].replace(b"twistd postd --help", b"postd serve --help"))
     assert not [*tmp_path.iterdir()]
 
 
 def test_help_and_version(tmp_path: Path) -> None:
-    shown = [
-        subprocess.run([*command, option], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
-        for option in ("--help", "--version")
-        for command in (SERVE, DAEMON)
-    ]
-    serve_help, daemon_help, serve_version, daemon_version = [run.stdout for run in shown]
+    ended = [run([*command, option], tmp_path) for option in ("--help", "--version") for command in (SERVE, DAEMON)]
+    assert {end.returncode for end in ended} == {0}
+    serve_help, daemon_help, serve_version, daemon_version = [end.stdout.decode() for end in ended]
     assert serve_help.startswith("Usage: postd serve [options]\n")
     assert serve_help.partition("\n")[2] == daemon_help.partition("\n")[2]
     assert serve_version == daemon_version
-    commands = subprocess.run([POSTD, "--help"], capture_output=True, text=True, check=True).stdout
+    commands = run([POSTD, "--help"]).stdout.decode()
     assert re.search(r"^  serve +\S", commands, re.MULTILINE)
 
 
@@ -134,7 +127,7 @@ def test_store_is_beside_the_settings_file(tmp_path: Path) -> None:
     terminal = Terminal([*SERVE, "-c", "etc/postd.toml"], tmp_path)
     terminal.read_until("/board\n")
     terminal.press_ctrl_c()
-    exported = subprocess.run([POSTD, "export", "-c", "etc/postd.toml"], cwd=tmp_path, capture_output=True, check=False)
+    exported = run([POSTD, "export", "-c", "etc/postd.toml"], tmp_path)
     assert (exported.returncode, exported.stdout) == (0, b"")
     assert {file.name for file in (tmp_path / "etc").iterdir()} == {"postd.toml", "postd.db"}
     assert {file.name for file in tmp_path.iterdir()} == {"etc"}
@@ -142,5 +135,5 @@ def test_store_is_beside_the_settings_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("command", [["session", "list"], ["session", "revoke", "--all"], ["check"], ["export"]])
 def test_command_makes_no_store(tmp_path: Path, command: list[str]) -> None:
-    subprocess.run([POSTD, *command], cwd=tmp_path, capture_output=True, timeout=PATIENCE_S, check=False)
+    run([POSTD, *command], tmp_path)
     assert not [*tmp_path.iterdir()]
