@@ -32,7 +32,6 @@ from tests.integration.logins import DigestUser, decode_parameters, run_postd_us
 WORKERS = 4
 WRITERS = 6
 PAUSE_S = 0.003
-"""Between two requests of a client, so that the load is bounded."""
 
 
 class Storm:
@@ -41,16 +40,18 @@ class Storm:
     Args:
         folder: for everything.
         seed: of the pauses.
+        pause_s: between two requests of a client, so that the load is bounded.
         has_one_file: whether the store is always the same file: then each acknowledged post can be read at any time.
     """
 
-    def __init__(self, folder: Path, seed: int, *, has_one_file: bool) -> None:
+    def __init__(self, folder: Path, seed: int, pause_s: float, *, has_one_file: bool) -> None:
         self.data = folder / "data"
         self.data.mkdir()
         self.path = self.data / "posts.db"
         self.kept = folder / "kept"
         self.kept.mkdir()
         self.random = random.Random(seed)
+        self.pause_s = pause_s
         self.has_one_file = has_one_file
         self.numbers = itertools.count()
         self.template = folder / "template.db"
@@ -128,7 +129,7 @@ class Client(threading.Thread):
             except Exception as error:  # noqa: BLE001 - reported at the end
                 self.storm.problems.append(repr(error))
                 break
-            self.enough.wait(PAUSE_S)
+            self.enough.wait(self.storm.pause_s)
         self.disconnect()
 
     def disconnect(self) -> None:
@@ -186,7 +187,7 @@ def log_in(client: Client) -> None:
         if answer.status != 200:
             return
         client.storm.used_counts.append((nonce, count))
-        client.enough.wait(PAUSE_S)
+        client.enough.wait(client.storm.pause_s)
 
 
 def replay(storm: Storm, port: int) -> None:
@@ -306,11 +307,11 @@ def load(storm: Storm, port: int) -> Iterator[None]:
             client.join()
 
 
-def run_storm(folder: Path, kind: str, *, seconds: float, seed: int, workers: int = WORKERS) -> Storm:
+def run_storm(folder: Path, kind: str, *, seconds: float, seed: int, pause_s: float = PAUSE_S) -> Storm:
     """Run a storm; its `problems` are all that went wrong."""
-    storm = Storm(folder, seed, has_one_file=kind in OF_ONE_FILE)
+    storm = Storm(folder, seed, pause_s, has_one_file=kind in OF_ONE_FILE)
     run_postd_user(folder / "users", "add", "alice", "secret")
-    options = ("--users", "users", "--store", f"sqlite:{storm.path}", "--workers", str(workers))
+    options = ("--users", "users", "--store", f"sqlite:{storm.path}", "--workers", str(WORKERS))
     with Daemon(folder, *options) as daemon:
         with load(storm, daemon.port):
             storm.wait()

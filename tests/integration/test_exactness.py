@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import ssl
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,7 @@ def test_refused_connection_is_closed_though_the_client_is_not(daemon: Daemon) -
         with pytest.raises(OSError):  # reset, or a broken pipe
             while True:
                 client.sendall(UNREAD)
+                time.sleep(0.05)
 
 
 @each("name", REFUSED)

@@ -16,7 +16,7 @@ from tests.integration.storms import KINDS, run_storm
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_storm_loses_no_acknowledged_write_and_damages_no_file(tmp_path: Path, kind: str) -> None:
-    storm = run_storm(tmp_path, kind, seconds=2, seed=len(kind))
+    storm = run_storm(tmp_path, kind, seconds=2, seed=len(kind), pause_s=0.015)
     assert storm.problems == []
     assert storm.statuses.keys() <= {200, 201, 401, 404, 503}
     assert len(storm.acknowledged) > 50
