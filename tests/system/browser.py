@@ -27,9 +27,26 @@ PHONE = (375, 667)
 NARROWEST = (320, 568)
 DESK = (1280, 800)
 
+# Without `resultTypes` axe describes each element that passes.
 AXE_RUN = """
     const done = arguments[arguments.length - 1];
-    axe.run({rules: {"target-size": {enabled: true}}}).then(done, error => done({error: String(error)}));
+    const options = {rules: {"target-size": {enabled: true}}, resultTypes: ["violations", "incomplete"]};
+    axe.run(options).then(done, error => done({error: String(error)}));
+"""
+SMALLEST = """
+    const targets = [...document.querySelectorAll(arguments[0])].filter(
+        target => target.checkVisibility({opacityProperty: true, visibilityProperty: true})
+    );
+    return Math.min(...targets.flatMap(target => {
+        const {width, height} = target.getBoundingClientRect();
+        return [width, height];
+    }));
+"""
+STICKING_OUT = """
+    return [...document.querySelectorAll("body, body *:not(option)")].filter(element => {
+        const {left, right} = element.getBoundingClientRect();
+        return left < 0 || right > window.innerWidth + 0.5;
+    }).map(element => element.outerHTML.slice(0, 100));
 """
 
 
@@ -119,6 +136,17 @@ class Browser(ABC):
         """The width of the page, with its overflow, in CSS pixels."""
         width: int = self.driver.execute_script("return document.documentElement.scrollWidth")
         return width
+
+    @property
+    def sticking_out(self) -> list[str]:
+        """The elements that are not within the width of the screen."""
+        elements: list[str] = self.driver.execute_script(STICKING_OUT)
+        return elements
+
+    def smallest(self, selector: str) -> float:
+        """Return the least width or height of the visible elements, in CSS pixels."""
+        size: float = self.driver.execute_script(SMALLEST, selector)
+        return size
 
     def open(self, path: str) -> None:
         self.driver.get(self.url + path)

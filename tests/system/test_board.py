@@ -12,6 +12,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
+from tests.helpers import run_sql
 from tests.integration.daemon import Daemon
 from tests.system.browser import DESK, NARROWEST, PHONE, WAIT_MAX_S, Browser, OpenBrowser
 from tests.system.chromium import Chromium, open_chromium
@@ -94,10 +95,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 @pytest.fixture
 def others(daemon: Daemon) -> Others:
     """Begin with an empty board."""
-    others = Others(daemon.url)
-    for post in others.posts():
-        others.delete(post["id"])
-    return others
+    run_sql(daemon.folder / "postd.db", "DELETE FROM post")
+    return Others(daemon.url)
 
 
 @pytest.fixture
@@ -534,9 +533,7 @@ def test_axe_finds_no_violation(browser: Chromium, others: Others, scheme: str, 
         for contrast in ("no-preference", "more"):
             browser.prefer(prefers_color_scheme=scheme, prefers_contrast=contrast, prefers_reduced_motion="reduce")
             assert (state, browser.find_barriers()) == (state, [])
-        targets = browser.driver.find_elements(By.CSS_SELECTOR, TARGETS)
-        smallest = min(min(target.rect["width"], target.rect["height"]) for target in targets if target.is_displayed())
-        assert (state, smallest >= 44) == (state, True)
+        assert (state, browser.smallest(TARGETS) >= 44) == (state, True)
     # 409 and the like are reported as failed resources.
     complaints = [line for line in browser.complaints() if "Failed to load resource" not in line]
     assert complaints == []
@@ -549,13 +546,7 @@ def test_content_fits_the_smallest_screen(daemon: Daemon, others: Others, tmp_pa
         browser.set_screen(NARROWEST)
         for state in meet_states(browser, others):
             assert (state, browser.width <= NARROWEST[0]) == (state, True)
-            stick_out = browser.driver.execute_script(
-                "return [...document.querySelectorAll('body *:not(option)')].filter(element => {"
-                " const box = element.getBoundingClientRect();"
-                f" return box.left < 0 || box.right > {NARROWEST[0]};"
-                "}).map(element => element.outerHTML)"
-            )
-            assert (state, stick_out) == (state, [])
+            assert (state, browser.sticking_out) == (state, [])
 
 
 def test_draft_is_kept_until_it_is_stored_discarded_or_the_user_signs_out(browser: Browser, others: Others) -> None:

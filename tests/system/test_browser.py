@@ -21,12 +21,6 @@ LONGEST_WORD = "x" * 160
 PAGES = ["/", "/logout"]
 DOCS = "/docs"
 FOCUS_ORDER = {"/": ["username", "password", "Sign in"], "/logout": ["Sign out", "Stay signed in"]}
-STICKING_OUT = """
-    return [...document.querySelectorAll("body, body *")].filter(element => {
-        const {left, right} = element.getBoundingClientRect();
-        return left < 0 || right > window.innerWidth + 0.5;
-    }).map(element => element.outerHTML.slice(0, 100));
-"""
 
 
 # Once is enough, of what is in the markup and the sheets.
@@ -194,10 +188,7 @@ def test_content_fits_the_smallest_screen(narrow: Chromium, font_size: int) -> N
         assert LONGEST_WORD in narrow.text
         rem = narrow.driver.find_element(By.CSS_SELECTOR, "main > p").value_of_css_property("font-size")
         assert rem == f"{font_size}px"
-        elements = narrow.driver.find_elements(By.CSS_SELECTOR, "html, body, body *")
-        for element in elements:
-            assert element.rect["x"] >= 0
-            assert element.rect["x"] + element.rect["width"] <= NARROWEST[0]
+        assert narrow.sticking_out == []
         assert narrow.width <= NARROWEST[0]
 
 
@@ -206,7 +197,7 @@ def test_docs_content_fits_the_smallest_screen(narrow: Chromium, font_size: int)
     assert LONGEST_WORD in narrow.text
     size = narrow.driver.find_element(By.CSS_SELECTOR, "header > p").value_of_css_property("font-size")
     assert size == f"{font_size}px"
-    assert narrow.driver.execute_script(STICKING_OUT) == []
+    assert narrow.sticking_out == []
     assert narrow.width <= NARROWEST[0]
 
 
@@ -242,9 +233,8 @@ def test_docs_sample_is_opened_by_a_key_and_selected_by_a_click(browser: Browser
 def test_targets_are_large_enough(browser: Browser, path: str) -> None:
     browser.set_screen(PHONE)
     browser.open(path)
-    targets = browser.driver.find_elements(By.CSS_SELECTOR, "input, a")
-    assert len(targets) >= 2
-    assert min(min(target.size["width"], target.size["height"]) for target in targets) >= 44
+    assert len(browser.driver.find_elements(By.CSS_SELECTOR, "input, a")) >= 2
+    assert browser.smallest("input, a") >= 44
 
 
 def test_page_requests_no_other_host_and_logs_nothing(browser: Browser) -> None:

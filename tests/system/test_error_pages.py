@@ -12,7 +12,7 @@ from selenium.webdriver.common.keys import Keys
 from tests.integration.daemon import Daemon
 from tests.system.browser import DESK, NARROWEST, PHONE, Browser
 from tests.system.chromium import Chromium
-from tests.system.test_browser import IN_CHROMIUM, PASSWORD, STICKING_OUT, add_user, sign_in
+from tests.system.test_browser import IN_CHROMIUM, PASSWORD, add_user, sign_in
 
 WINDOW_S = 6
 SETTINGS = f"""
@@ -173,10 +173,9 @@ def check_accessible(browser: Chromium) -> None:
             assert browser.find_barriers() == []
     for size in (DESK, PHONE, NARROWEST):
         browser.set_screen(size)
-        assert browser.driver.execute_script(STICKING_OUT) == []
+        assert browser.sticking_out == []
         assert browser.driver.execute_script(OUT_OF_LINE) == []
-        targets = browser.driver.find_elements(By.CSS_SELECTOR, "input, a")
-        assert min(min(target.size["width"], target.size["height"]) for target in targets) >= 44
+        assert browser.smallest("input, a") >= 44
     browser.set_screen(DESK)
 
 
