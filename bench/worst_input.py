@@ -247,7 +247,7 @@ def measure(name: str, issuer: str, load: Load, seconds: float, texts: Iterable[
     with serving(issuer, texts) as server, get_context("spawn").Pool(1) as pool:
         body = ask(server.port, "GET", OTHERS_PATH).body
         others = OpenLoop("postd", server.port, OTHERS_PATH, body)
-        others.ask(OTHERS_PER_S, 1.0)
+        others.ask(OTHERS_PER_S, min(1.0, seconds))
         pool.apply(os.getpid)  # starts the process
         time.sleep(LEFT_S)
         descriptors = server.sample(0.0).descriptors
