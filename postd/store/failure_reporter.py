@@ -13,6 +13,9 @@ class FailureReporter:
 
     Args:
         what: the name of the operation in the log: reading or writing.
+
+    Attributes:
+        failing: whether the last operation has failed; if not, `succeeded` has nothing to do.
     """
 
     def __init__(self, log: Logger, what: str, clock: IReactorTime) -> None:
@@ -20,20 +23,20 @@ class FailureReporter:
         self._what = what
         self._clock = clock
         self._logged: tuple[str, float] = "", 0.0
-        self._failing = False
+        self.failing = False
 
     def failed(self, why: str) -> None:
         """Note a failure."""
         now = self._clock.seconds()
         last_why, logged_at = self._logged
-        if why == last_why and (self._failing or 0 <= now - logged_at < REPEAT_AFTER_S):
+        if why == last_why and (self.failing or 0 <= now - logged_at < REPEAT_AFTER_S):
             return
         self._logged = why, now
-        self._failing = True
+        self.failing = True
         self._log.error("store: {what} fails: {why}", what=self._what, why=why)
 
     def succeeded(self) -> None:
         """Note a success."""
-        if self._failing:
-            self._failing = False
+        if self.failing:
+            self.failing = False
             self._log.info("store: {what} works again", what=self._what)

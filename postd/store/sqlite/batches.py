@@ -3,6 +3,8 @@
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import count, repeat
+from typing import Any
 
 from msgspec import Struct
 
@@ -29,7 +31,7 @@ class InsertRow(Struct, frozen=True):
     columns: str = "*"
     numbered: bool = False
 
-    def __call__(self, connection: sqlite3.Connection) -> int:
+    def __call__(self, connection: sqlite3.Connection) -> Any:
         if self.numbered:
             return _insert(connection, [self]).lastrowid or 0
         try:
@@ -70,8 +72,10 @@ def _insert_together(rows: Sequence[InsertRow], connection: sqlite3.Connection) 
     A row without a result must be inserted by itself: its statement failed because of it or of one beside it.
     """
     inserted = dict[int, object]()
-    for insert in {row.insert for row in rows}:
-        alike = [row for row in rows if row.insert == insert]
+    by_statement: dict[str, list[InsertRow]] = {}
+    for row in rows:
+        by_statement.setdefault(row.insert, []).append(row)
+    for alike in by_statement.values():
         for start in range(0, len(alike), ROWS_MAX):
             together = alike[start : start + ROWS_MAX]
             try:
@@ -79,8 +83,9 @@ def _insert_together(rows: Sequence[InsertRow], connection: sqlite3.Connection) 
             except sqlite3.IntegrityError:
                 continue  # the statement was undone
             # The ids of one statement are consecutive.
-            first_id = last_id - len(together) + 1
-            inserted.update((id(row), first_id + n if row.numbered else True) for n, row in enumerate(together))
+            numbered = together[0].numbered
+            results = count(last_id - len(together) + 1) if numbered else repeat(True)  # noqa: FBT003 - a result
+            inserted.update(zip(map(id, together), results, strict=False))
     return inserted
 
 

@@ -50,8 +50,16 @@ class CommitDetector:
 
         If all are, the next commit restarts the log. A header that is read while it is written may give other numbers.
         """
-        frames, copied = (_COUNT.unpack_from(self._memory, at)[0] for at in (_FRAMES_AT, _COPIED_AT))
-        return frames, copied
+        memory = self._memory
+        return _COUNT.unpack_from(memory, _FRAMES_AT)[0], _COUNT.unpack_from(memory, _COPIED_AT)[0]
+
+    def appends_within(self, frames: int) -> bool:
+        """Return whether the next commit appends to the write-ahead log, which has fewer frames.
+
+        Otherwise the commit restarts the log, or a checkpoint may follow it: both wait for the disk.
+        """
+        written, copied = self.log_frames()
+        return copied < written < frames
 
     def close(self) -> None:
         """Unmap the memory; only after SQLite has closed the database."""

@@ -96,34 +96,24 @@ class Committer:
 
     def _commit(self, writes: Sequence[Write]) -> Deferred[Sequence[Outcome]]:
         """Commit a batch: on the reactor's thread if it does not have to wait there, else in the writer thread."""
-        if not self._thread.pending and self._may_be_quick(writes):
+        if not self._thread.pending and self.detector is not None and _may_be_quick(writes):
             with suppress(_WouldWaitError):
                 return succeed(self._commit_batch(writes, may_wait=False))
         return self._thread.run(self._commit_batch, writes)
-
-    def _may_be_quick(self, writes: Sequence[Write]) -> bool:
-        """Return whether a batch can be committed without waiting for the disk."""
-        detector = self.detector
-        if detector is None or len(writes) > _QUICK_ROWS_MAX:
-            return False
-        for write in writes:
-            if write.synced or not isinstance(write.run, InsertRow):
-                return False
-        frames, copied = detector.log_frames()
-        # A commit that restarts the log syncs it, and so does the checkpoint after a commit that makes it long.
-        return copied < frames < _CHECKPOINT_FRAMES - _FRAMES_OF_A_ROW_MAX * len(writes)
 
     def _commit_batch(self, writes: Sequence[Write], *, may_wait: bool = True) -> Sequence[Outcome]:
         """Commit a batch in one transaction.
 
         Raises:
             StoreUnavailableError: it cannot be committed.
-            _WouldWaitError: it has to wait for another process, and `may_wait` is False.
+            _WouldWaitError: it has to wait for another process or for the disk, and `may_wait` is False.
         """
-        connection, turn = self.connection, self._turn
+        connection, turn, detector = self.connection, self._turn, self.detector
         if connection is None or turn is None:
             raise StoreUnavailableError(self.not_open)
-        self._check_place()
+        if may_wait:
+            self._check_place()
+        frames_max = _CHECKPOINT_FRAMES - _FRAMES_OF_A_ROW_MAX * len(writes)  # at this length a checkpoint may follow
         try:
             self._set_synchronous(connection, synced=any(write.synced for write in writes))
             with turn.turn(may_wait=may_wait) as waited_s:
@@ -132,12 +122,14 @@ class Committer:
                 self._set_busy_timeout(connection, _remaining_timeout_ms(waited_s) if may_wait else 0)
                 connection.execute("BEGIN IMMEDIATE")  # a transaction that reads first cannot wait for a lock
                 with connection:  # commits, or undoes it on an error
-                    before = b"" if self.detector is None else self.detector.read()
+                    before = b"" if detector is None else detector.read()
+                    if detector is not None and not may_wait and not detector.appends_within(frames_max):
+                        raise _WouldWaitError
                     outcomes = run_batch(writes, connection)
                     self._check_place()  # again, after seconds of waiting perhaps
-                if self.detector is not None:
+                if detector is not None:
                     changes = {table for write in writes for table in write.changes}
-                    self._cache.note_commit(before, self.detector.read(), changes)
+                    self._cache.note_commit(before, detector.read(), changes)
                 return outcomes
         except sqlite3.Error as error:
             if not may_wait and is_locked(error):
@@ -196,6 +188,12 @@ class Committer:
         file = self._file
         if not file.unlinked and (file.held is None or identity_of(file.path) != file.held.file.identity):
             raise StoreUnavailableError(file.replaced)
+
+
+def _may_be_quick(writes: Sequence[Write]) -> bool:
+    """Return whether a batch has few enough rows, and none that waits for the disk."""
+    are_quick = [isinstance(write.run, InsertRow) and not write.synced for write in writes]
+    return len(writes) <= _QUICK_ROWS_MAX and all(are_quick)
 
 
 def _remaining_timeout_ms(waited_s: float) -> int:

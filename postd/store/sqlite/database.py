@@ -51,6 +51,7 @@ class SqliteDatabase:
     Attributes:
         description: the store for the log and for messages.
         observer: is called with each read and write.
+        cache: results of queries by key, of tables that have not changed.
         committer: commits the writes, by the connection that writes.
         reader: the connection that reads, None while the file is not open.
         file_check: calls `check_file` each second.
@@ -74,8 +75,8 @@ class SqliteDatabase:
         self.description = "sqlite:" + os.fsencode(file.path).decode(errors="backslashreplace")
         self._reactor = reactor
         self._thread = thread or WriterThread(reactor)
-        self._cache = ReadCache()
-        self.committer = Committer(file, self._cache, self._thread, reactor)
+        self.cache = ReadCache(self.read)
+        self.committer = Committer(file, self.cache, self._thread, reactor)
         self.reader: sqlite3.Connection | None = None
         self.service_keys: dict[str, bytes] = {}
         self._batch_reads = 0
@@ -120,25 +121,6 @@ class SqliteDatabase:
         await self._thread.run(self._close)
         self._thread.stop()
 
-    async def read_cached(self, table: str, key: object, query: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the result of the query with this key if it is cached and its table has not changed, else run it.
-
-        Raises:
-            StoreUnavailableError: as for `read`.
-        """
-        # The state is read before the query runs: a cached result is never older than the state it is cached for.
-        detector = self.committer.detector
-        state = detector.read() if detector is not None and self.reader is not None else None
-        results = self._cache.results(table, state)
-        if key in results:
-            cached: T = results[key]
-            return cached
-        result = await self.read(query)
-        # While the query was retried another read may have emptied the cache for a newer state.
-        if state is not None and state == self._cache.state:
-            results[key] = result
-        return result
-
     async def read(self, query: Callable[[sqlite3.Connection], T]) -> T:
         """Run a query on the reactor's thread and return its result.
 
@@ -158,7 +140,8 @@ class SqliteDatabase:
                     self.observer("read", time.perf_counter() - began, failed=True)
                     raise failure from None
             else:
-                self._reads.succeeded()
+                if self._reads.failing:
+                    self._reads.succeeded()
                 self.observer("read", time.perf_counter() - began, failed=False)
                 return result
             await deferLater(self._reactor, wait_s)
@@ -211,8 +194,10 @@ class SqliteDatabase:
                 self._writes.failed(error.why)
             raise
         finally:
-            self.observer("write", time.perf_counter() - began, failed=failed)
-        self._writes.succeeded()
+            if self.observer is not ignore_operation:
+                self.observer("write", time.perf_counter() - began, failed=failed)
+        if self._writes.failing:
+            self._writes.succeeded()
         return result
 
     async def run_on_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -260,6 +245,7 @@ class SqliteDatabase:
             self.service_keys = {}
         # Last: from now on the reactor's thread serves requests.
         self.reader = self._file.open_reader()
+        self.cache.detector = self.committer.detector
 
     async def _retry_open(self, why: str) -> None:
         """Open the file as soon as that is possible.
@@ -297,6 +283,7 @@ class SqliteDatabase:
 
     def _close_reader(self) -> None:
         reader, self.reader = self.reader, None
+        self.cache.detector = None
         if reader is not None:
             reader.close()
 

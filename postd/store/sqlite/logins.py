@@ -43,7 +43,7 @@ class SqliteLogins(StorePart[SqliteDatabase]):
     def __init__(self, database: SqliteDatabase) -> None:
         super().__init__(database)
         # Bound once: each request calls these methods.
-        self._read, self._read_cached, self._write = database.read, database.read_cached, database.write
+        self._read, self._read_cached, self._write = database.read, database.cache.read, database.write
 
     async def key(self, name: str) -> bytes:
         keys = self.database.service_keys  # of the file that is open now, which another one may replace meanwhile
@@ -67,14 +67,13 @@ class SqliteLogins(StorePart[SqliteDatabase]):
         key = await self._read(query)
         return await self._write(write, changes=()) if key is None else key
 
-    async def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> bool:
+    def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> Work[bool]:
         # After a power failure, and only then, a nonce that has not expired may be used twice.
-        insert = InsertRow("INSERT INTO nonce_count", (expires, nonce, count))
-        return bool(await self._write(insert, synced=False, changes=()))
+        return self._write(InsertRow("INSERT INTO nonce_count", (expires, nonce, count)), synced=False, changes=())
 
-    async def use_proof(self, proof: bytes, *, expires: float) -> bool:
+    def use_proof(self, proof: bytes, *, expires: float) -> Work[bool]:
         # Bound once, too.
-        return bool(await self._write(InsertRow("INSERT INTO used_proof", (expires, proof)), synced=False, changes=()))
+        return self._write(InsertRow("INSERT INTO used_proof", (expires, proof)), synced=False, changes=())
 
     async def add_session(
         self,
@@ -130,9 +129,8 @@ class SqliteLogins(StorePart[SqliteDatabase]):
         return await self._write(write, changes=("session",)) if rows else 0
 
     async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
-        return _count(
-            keys, await self._read_cached("failure", keys, lambda connection: _select_failures(connection, keys)), now
-        )
+        expiries = await self._read_cached("failure", keys, lambda connection: _select_failures(connection, keys))
+        return _count(keys, expiries, now) if expiries else {}
 
     async def reserve_attempt(
         self, reservation: Reservation, *, allowed: Sequence[int], now: float
@@ -223,8 +221,6 @@ def _select_failures(connection: sqlite3.Connection, keys: FailureKeys) -> dict[
 
 
 def _count(keys: FailureKeys, expiries: Mapping[bytes, list[float]], now: float) -> dict[bytes, Failures]:
-    if not expiries:
-        return {}
     counted = {}
     for key in keys:
         failed, reserved = (

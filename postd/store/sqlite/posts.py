@@ -25,7 +25,7 @@ class SqlitePosts(StorePart[SqliteDatabase]):
     def __init__(self, database: SqliteDatabase) -> None:
         super().__init__(database)
         # Bound once: each request calls these methods.
-        self._read, self._read_cached, self._write = database.read, database.read_cached, database.write
+        self._read, self._read_cached, self._write = database.read, database.cache.read, database.write
 
     def version(self) -> Work[Version]:
         return self._read_cached("post", "version", _select_version)
@@ -100,7 +100,7 @@ class SqlitePosts(StorePart[SqliteDatabase]):
                 raise KeyReusedError
             if known_id is not None:
                 return int(known_id)
-            post_id = insert(connection)
+            post_id: int = insert(connection)
             row = (key, request, post_id, expires)
             connection.execute("REPLACE INTO idempotency_key VALUES (?, ?, ?, ?)", row)
             return post_id

@@ -6,12 +6,21 @@ that it has changed: SQLite counts commits in that header, so a difference of on
 the commit proves that no other process has committed in between.
 """
 
+import sqlite3
 import struct
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from msgspec import Struct
+
+from postd.reactor import Work
+from postd.store.sqlite.commit_detector import CommitDetector
+
+T = TypeVar("T")
+
+RunQuery = Callable[[Callable[[sqlite3.Connection], Any]], Work[Any]]
+"""Runs a query and returns its result."""
 
 CACHED_RESULTS_MAX = 4096
 """How many results of each table are cached; more, and they are removed."""
@@ -37,23 +46,50 @@ class _Commit(Struct, frozen=True):
 class ReadCache:
     """Results by table and key, all of one state of the database.
 
+    Args:
+        run: returns the result of a query that is not cached.
+
     Attributes:
-        state: the WAL-index header of that state, empty if there is none.
+        detector: shows the state of the database; None while the file is not open, or if it has no shared memory. Then
+            nothing is cached.
+        state: the WAL-index header of the cached results, empty if there are none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, run: RunQuery) -> None:
+        self._run = run
+        self.detector: CommitDetector | None = None
         self.state = b""
         self._results: dict[str, dict[object, Any]] = {table: {} for table in TABLES}
         self._commits: deque[_Commit] = deque(maxlen=_COMMITS_MAX)
 
-    def results(self, table: str, state: bytes | None) -> dict[object, Any]:
-        """Return the cached results of a table by their keys, at a state of the database; None if it is not known."""
-        if state is None or state != self.state:
-            self._advance(state or b"")
+    async def read(self, table: str, key: object, query: Callable[[sqlite3.Connection], T]) -> T:
+        """Return the result of the query with this key if it is cached and its table has not changed, else run it.
+
+        Raises:
+            StoreUnavailableError: the query cannot be run.
+        """
+        # The state is read before the query runs: a cached result is never older than the state it is cached for.
+        state = b"" if self.detector is None else self.detector.read()
+        if state != self.state or not state:
+            while self._commits:
+                commit = self._commits.popleft()
+                if commit.before == self.state:
+                    self.state = commit.after
+                    for changed in commit.changes:
+                        self._results[changed].clear()
+            if state != self.state or not state:
+                self._forget(state)
         results = self._results[table]
-        if len(results) > CACHED_RESULTS_MAX:
-            results.clear()
-        return results
+        if key in results:
+            cached: T = results[key]
+            return cached
+        result: T = await self._run(query)
+        # While the query was retried another read may have emptied the cache for a newer state.
+        if state and state == self.state:
+            if len(results) >= CACHED_RESULTS_MAX:
+                results.clear()
+            results[key] = result
+        return result
 
     def note_commit(self, before: bytes, after: bytes, changes: Iterable[str]) -> None:
         """Note a commit of this process, in the thread that made it.
@@ -70,16 +106,9 @@ class ReadCache:
     def clear(self) -> None:
         """Empty the cache, because another file is opened."""
         self._commits.clear()
-        self._advance(b"")
+        self._forget(b"")
 
-    def _advance(self, state: bytes) -> None:
-        while self._commits:
-            commit = self._commits.popleft()
-            if commit.before == self.state:
-                self.state = commit.after
-                for table in commit.changes:
-                    self._results[table].clear()
-        if self.state != state or not state:
-            self.state = state
-            for results in self._results.values():
-                results.clear()
+    def _forget(self, state: bytes) -> None:
+        self.state = state
+        for results in self._results.values():
+            results.clear()

@@ -3,9 +3,10 @@
 import sqlite3
 import struct
 from collections.abc import Awaitable, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from pytest_twisted import ensureDeferred
@@ -17,7 +18,7 @@ from postd.store.interface import Failures
 from postd.store.sqlite.commit_detector import CommitDetector
 from postd.store.sqlite.read_cache import CACHED_RESULTS_MAX, TABLES, ReadCache
 from postd.store.sqlite.store import SqliteStore
-from tests.helpers import run_sql
+from tests.helpers import result_of, run_sql
 from tests.store.contract import (
     KEYS,
     NOW,
@@ -96,6 +97,10 @@ def _failures(count: int) -> dict[bytes, Failures]:
     return {KEYS[0]: Failures(count, NOW + 300)}
 
 
+async def _run(query: Callable[[Any], object]) -> object:
+    return query(None)
+
+
 class ReadCacheTests:
     """States are made up: only their count of commits is looked at."""
 
@@ -103,13 +108,22 @@ class ReadCacheTests:
         return b"12345678" + struct.pack("=I", count) + rest
 
     def filled(self, state: bytes) -> ReadCache:
-        cache = ReadCache()
+        cache = ReadCache(_run)
         for table in TABLES:
-            cache.results(table, state)[1] = table
+            self.fill(cache, table, state)
         return cache
 
+    def fill(self, cache: ReadCache, table: str, state: bytes) -> None:
+        cache.detector = Mock(read=lambda: state)
+        result_of(cache.read(table, 1, lambda _: table))
+
     def kept(self, cache: ReadCache, state: bytes) -> list[str]:
-        return [table for table in TABLES if cache.results(table, state)]
+        cache.detector = Mock(read=lambda: state)
+        kept = []
+        for table in TABLES:
+            with suppress(ZeroDivisionError):  # the query is run, and its result is not cached
+                kept.append(result_of(cache.read(table, 1, lambda _: 1 // 0)))
+        return kept
 
     def test_results_are_of_one_state(self) -> None:
         cache = self.filled(self.state(1))
@@ -145,7 +159,7 @@ class ReadCacheTests:
         """A read may see a commit before the writer thread has noted it."""
         cache = self.filled(self.state(1))
         assert self.kept(cache, self.state(2)) == []
-        cache.results("post", self.state(2))[1] = "new"
+        self.fill(cache, "post", self.state(2))
         cache.note_commit(self.state(1), self.state(2), TABLES)
         cache.note_commit(self.state(2), self.state(3), ("failure",))
         assert self.kept(cache, self.state(3)) == ["post"]
@@ -243,11 +257,11 @@ async def test_result_of_a_retried_read_is_not_cached_for_a_newer_state(store: S
             raise errors.pop()
         return str(connection.execute("SELECT username FROM session").fetchone()[0])
 
-    asking = started(store.database.read_cached("session", "question", slow))
+    asking = started(store.database.cache.read("session", "question", slow))
     run_sql(path, "UPDATE session SET username = 'bob'")
     assert await asking == "bob"
     run_sql(path, "UPDATE session SET username = 'carol'")
-    assert await store.database.read_cached("session", "question", slow) == "carol"
+    assert await store.database.cache.read("session", "question", slow) == "carol"
 
 
 @pytest.mark.parametrize("header", [b"", b"\0" * 136, b"\x01\0\0\0" * 34, b"\xff" * 32768], ids=["no", "0", "1", "ff"])
