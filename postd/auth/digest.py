@@ -4,6 +4,8 @@ import hmac
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 
+from msgspec import Struct
+
 from postd.auth.checker import Checker
 from postd.auth.credentials import (
     DigestCredentials,
@@ -18,7 +20,7 @@ from postd.auth.throttle import Throttle, login_keys
 from postd.auth.user_file import NAME_MAX_BYTES, Account
 from postd.auth.users import UserDirectory
 from postd.errors import TooManyFailuresError, join_names
-from postd.protocol.digest import HASHES, check_nonce, decode_encoded_username, h_a1, make_nonce, response_hash
+from postd.protocol.digest import HASHES, check_nonce, decode_encoded_username, h_a1, make_nonce, response_hashes
 from postd.protocol.password import normalize
 from postd.store.interface import LoginStore
 
@@ -49,14 +51,14 @@ class NonceRegistry:
         """
         return make_nonce(await self._store.key(NONCE_KEY), expires=self._now() + self._lifetime_s)
 
-    async def use(self, text: str, count: int) -> bool:
-        """Record a use of a nonce; return whether the nonce is valid and was not used with this count before.
+    async def use(self, text: str, count: int, *, now: float) -> bool:
+        """Record a use of a nonce; return whether the nonce is valid now, and was not used with this count before.
 
         Raises:
             StoreUnavailableError: the key or the counts cannot be read.
         """
         nonce = check_nonce(await self._store.key(NONCE_KEY), text)
-        if nonce is None or nonce.expires <= self._now():
+        if nonce is None or nonce.expires <= now:
             return False
         return await self._store.use_nonce(nonce.identity, count, expires=nonce.expires)
 
@@ -73,6 +75,13 @@ def describe_missing_digest(accounts: Mapping[str, Account], realm: str, algorit
     return f"no Digest in the realm {str(realm)!r} for {join_names(without)}: {cure}"
 
 
+class _Secret(Struct, frozen=True):
+    """The H(A1) of an account for an algorithm, and the identity that it proves."""
+
+    ha1: str
+    identity: Identity
+
+
 class DigestChecker(Checker):
     """Checks Digest responses; `realm` is the protection realm that H(A1) is bound to."""
 
@@ -83,6 +92,8 @@ class DigestChecker(Checker):
         self._nonces = nonces
         self._throttle = throttle
         self._realm = realm
+        self._secrets: dict[tuple[str, str], _Secret] = {}  # by account and algorithm, of one version of the users
+        self._users_version = users.version
         self._dummy_h_a1 = {algorithm: h_a1(algorithm, "", realm, secrets.token_hex()) for algorithm in HASHES}
 
     async def check(self, credentials: DigestCredentials) -> Identity:
@@ -106,25 +117,40 @@ class DigestChecker(Checker):
             is_known = self._users.get(name) is not None
             raise log_throttled("digest", error, credentials.address, name, known=is_known) from None
         # No wait up to the comparison: the attempt may have no reservation (`Throttle.admit`).
-        account = self._users.get(name)
-        known = account.h_a1_for(self._realm, sent.algorithm) if account else None
-        ha1 = known or self._dummy_h_a1[sent.algorithm]
-        expected = response_hash(sent, ha1, credentials.method)
+        secret = self._secrets.get((name, sent.algorithm)) if self._users.version == self._users_version else None
+        if secret is None:
+            secret = self._load_secret(name, sent.algorithm)
+        ha1 = self._dummy_h_a1[sent.algorithm] if secret is None else secret.ha1
+        expected, rspauth = response_hashes(sent, ha1, credentials.method)
         right = hmac.compare_digest(expected, sent.response.lower())
-        if known is None or not right:
-            why = "wrong response" if known else "no H(A1) for this realm and algorithm" if account else "no such user"
+        if secret is None or not right:
+            account = self._users.get(name)
+            why = "wrong response" if secret else "no H(A1) for this realm and algorithm" if account else "no such user"
             refusal = log_refusal("digest", Refused(why, name, known=account is not None), credentials.address)
             await self._throttle.record_failure(attempt)
             raise refusal
         # Only after the response: `stale` is for clients that know the password (RFC 7616 §3.3).
-        fresh = await self._nonces.use(sent.nonce, int(sent.nc, 16))
-        if self._throttle.needs_release(attempt):
+        fresh = await self._nonces.use(sent.nonce, int(sent.nc, 16), now=attempt.time)
+        if attempt.needs_release:
             await self._throttle.release(attempt, reset_failures=fresh)
         if not fresh:
             stale = StaleNonceError("unknown or expired nonce, or used with this count", name, known=True)
             raise log_refusal("digest", stale, credentials.address)
-        credentials.accepted(response_hash(sent, ha1, ""))
-        return Identity(name, "digest", revalidate=self._users.revalidate(name))
+        credentials.accepted(rspauth)
+        return secret.identity
+
+    def _load_secret(self, name: str, algorithm: str) -> _Secret | None:
+        """Return the secret of an account as it is now, None if it has none for this realm and algorithm."""
+        if self._users.version != self._users_version:
+            self._users_version = self._users.version
+            self._secrets.clear()
+        account = self._users.get(name)
+        ha1 = account.h_a1_for(self._realm, algorithm) if account else None
+        if ha1 is None:
+            return None
+        identity = Identity(name, "digest", revalidate=self._users.revalidate(name))
+        secret = self._secrets[name, algorithm] = _Secret(ha1, identity)
+        return secret
 
     def refuse(self, why: str, username: str) -> Refused:
         """Return a refusal of credentials that are not checked; it names the user if the account exists."""

@@ -181,7 +181,7 @@ class PasswordChecker(Checker):
         try:
             attempt = await self._throttle.admit(login_keys(name, credentials.address))
             cached = self._verifier.check_cached(normalized, stored)
-            done = cached and not self._throttle.needs_release(attempt)
+            done = cached and not attempt.needs_release
             right = done or await self._verify(normalized, stored, attempt, cached=cached, known=account is not None)
         except TooManyFailuresError as error:
             is_known = account is not None

@@ -74,12 +74,16 @@ class Attempt(Struct, frozen=True):
 
     Args:
         keys: the keys it counts for.
+        time: when it was admitted, by the throttle's clock.
         had_failures: whether the first key, the account from this address, has failures that still count.
+        needs_release: whether `Throttle.release` has to be called if the attempt does not fail; for most it has not.
         reservation: its reservation; without one the caller must compare the credentials without waiting.
     """
 
     keys: FailureKeys
+    time: float
     had_failures: bool
+    needs_release: bool
     reservation: Reservation | None = None
 
 
@@ -170,13 +174,13 @@ class Throttle:
                 self._drop_expired()
             exhausted = self._exhausted_key(keys, counted) if counted or self._unstored else None
             if exhausted is None:
-                had_failures = keys[0] in counted and counted[keys[0]].count > 0
+                had_failures = bool(counted) and keys[0] in counted and counted[keys[0]].count > 0
                 is_current = writes == self._writes and not self._last_write_failed
                 if compares_at_once and is_current and self._pending_writes.keys().isdisjoint(keys):
-                    return Attempt(keys, had_failures)
+                    return Attempt(keys, now, had_failures, had_failures or bool(self._waiting))
                 reservation = await self._reserve(keys)
                 if isinstance(reservation, Reservation):
-                    return Attempt(keys, had_failures, reservation)
+                    return Attempt(keys, now, had_failures, True, reservation)  # noqa: FBT003 - a value
                 exhausted = self._exhausted_key(keys, reservation)
             if exhausted is not None:
                 await self._wait(exhausted, started + WAIT_MAX_S)
@@ -194,7 +198,7 @@ class Throttle:
             return attempt
         reservation = await self._reserve(attempt.keys)
         if isinstance(reservation, Reservation):
-            return replace(attempt, reservation=reservation)
+            return replace(attempt, needs_release=True, reservation=reservation)
         exhausted = self._exhausted_key(attempt.keys, reservation)
         if exhausted is not None:
             await self._wait(exhausted, self._clock.seconds() + WAIT_MAX_S)
@@ -220,10 +224,6 @@ class Throttle:
         for key in attempt.keys:
             if counted[key].count >= self._limits[key[:1]]:
                 self._wake(key, len(self._waiting.get(key, ())))
-
-    def needs_release(self, attempt: Attempt) -> bool:
-        """Return whether a successful attempt has anything to release; most have not."""
-        return attempt.reservation is not None or attempt.had_failures or bool(self._waiting)
 
     async def release(self, attempt: Attempt, *, reset_failures: bool = False) -> None:
         """Remove the reservation of an attempt that has not failed.

@@ -43,6 +43,9 @@ class UserDirectory:
     Args:
         path: the user file; empty for no file and no accounts.
         changed: called with the names of changed and removed accounts, and their new fingerprints or None.
+
+    Attributes:
+        version: differs after each reload.
     """
 
     _log = Logger()
@@ -51,6 +54,7 @@ class UserDirectory:
         self.path = path
         self._changed = changed
         self._accounts = _index({})
+        self.version = 0
         self._loaded_signature: tuple[int, ...] | None = None
         self._was_read = self._was_empty = False
 
@@ -64,6 +68,7 @@ class UserDirectory:
             return
         self._loaded_signature = self._signature()
         self._accounts = self._read() or self._accounts
+        self.version += 1
 
     def check(self) -> None:
         """Check that the file can be loaded, without changing the accounts.
@@ -96,6 +101,7 @@ class UserDirectory:
             return False
         self._was_empty = False
         before, self._accounts = self._accounts, accounts
+        self.version += 1
         count = len(accounts.by_name)
         self._log.info("{path}: {users}", path=self.path, users="1 user" if count == 1 else f"{count} users")
         now = accounts.fingerprints

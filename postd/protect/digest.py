@@ -11,7 +11,7 @@ from postd.auth.digest import NonceRegistry
 from postd.http.errors import Problem
 from postd.http.interface import Request
 from postd.http.peer import PeerResolver
-from postd.protocol.digest import ALGORITHMS_BY_DIGITS, DigestSyntaxError, decode_digest_response
+from postd.protocol.digest import ALGORITHMS_BY_DIGITS, DigestResponse, DigestSyntaxError
 from postd.protocol.equivalence import normalize_target
 
 _ABSOLUTE_FORM = re.compile(rb"https?://([^/?]*)(.*)", re.IGNORECASE | re.DOTALL)
@@ -27,6 +27,7 @@ class DigestCredentialFactory:
         algorithms: the offered algorithms, in the order of the challenges.
         nonces: makes the nonces.
         clients: resolves the clients of requests.
+        decode: decodes a response (`DigestDecoder.decode`).
         refuse: makes a refusal from a reason for the log and a user name (`DigestChecker.refuse`).
     """
 
@@ -34,19 +35,21 @@ class DigestCredentialFactory:
     ambient = True
     _log = Logger()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but four by name
         self,
         realm: str,
         algorithms: Sequence[str],
         nonces: NonceRegistry,
         clients: PeerResolver,
         *,
+        decode: Callable[[bytes], DigestResponse],
         refuse: Callable[[str, str], Refused],
     ) -> None:
         self._realm = realm
         self._algorithms = algorithms
         self._nonces = nonces
         self._clients = clients
+        self._decode = decode
         self._refuse = refuse
 
     async def challenges(self, refusal: Refused | None, _request: Request) -> Sequence[bytes]:
@@ -66,7 +69,7 @@ class DigestCredentialFactory:
             Problem: 400, they are for another URI (RFC 7616 §3.4.6).
         """
         try:
-            sent = decode_digest_response(response)
+            sent = self._decode(response)
         except DigestSyntaxError as error:
             raise Refused(f"malformed: {error}") from None
         address = self._clients.address(request)

@@ -39,8 +39,8 @@ def h_a1(algorithm: str, username: str, realm: str, password: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _h_a2(algorithm: str, method: str, uri: str) -> str:
-    return _hash(algorithm, f"{method}:{uri}".encode(errors="surrogateescape"))
+def _h_a2(algorithm: str, method: str, uri: str) -> bytes:
+    return _hash(algorithm, f"{method}:{uri}".encode(errors="surrogateescape")).encode("ascii")
 
 
 def _hash(algorithm: str, data: bytes) -> str:
@@ -94,8 +94,20 @@ def response_hash(parameters: DigestResponse, ha1: str, method: str) -> str:
         method: the method of the request.
     """
     ha2 = _h_a2(parameters.algorithm, method, parameters.uri)
-    data = f"{ha1}:{parameters.nonce}:{parameters.nc}:{parameters.cnonce}:auth:{ha2}"
-    return _hash(parameters.algorithm, data.encode(errors="surrogateescape"))
+    return _hash(parameters.algorithm, _before_ha2(parameters, ha1) + ha2)
+
+
+def response_hashes(parameters: DigestResponse, ha1: str, method: str) -> tuple[str, str]:
+    """Return the `response` of a client that knows the password, and the server's `rspauth` (`response_hash`)."""
+    algorithm, uri, before = parameters.algorithm, parameters.uri, _before_ha2(parameters, ha1)
+    return _hash(algorithm, before + _h_a2(algorithm, method, uri)), _hash(
+        algorithm, before + _h_a2(algorithm, "", uri)
+    )
+
+
+def _before_ha2(parameters: DigestResponse, ha1: str) -> bytes:
+    text = f"{ha1}:{parameters.nonce}:{parameters.nc}:{parameters.cnonce}:auth:"
+    return text.encode(errors="surrogateescape")
 
 
 _WORD = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
@@ -111,6 +123,13 @@ _RESPONSE = re.compile("|".join(f"[0-9A-Fa-f]{{{digits}}}" for digits in ALGORIT
 _EXTENDED = re.compile(r"UTF-8'[A-Za-z0-9-]*'((?:%[0-9A-Fa-f]{2}|[!#$&+.^_`|~0-9A-Za-z-])*)", re.IGNORECASE)
 
 _ENCODED = re.compile(rb"(?:%[89A-Fa-f][0-9A-Fa-f])+")
+
+_FIRST = "00000001"
+_HEX = re.compile(rb"[0-9A-Fa-f]+")
+_QUOTED = re.compile(rb"[!#-\[\]-~]+")  # what any quoted string may have, unescaped
+
+KEPT_CLIENTS_MAX, KEPT_RESPONSE_MAX_BYTES = 1024, 1024
+"""How many clients a `DigestDecoder` keeps, and the longest response of one."""
 
 _required = itemgetter("realm", "nonce", "uri", "response", "cnonce", "nc", "qop")
 
@@ -146,6 +165,79 @@ def decode_digest_response(value: bytes) -> DigestResponse:
     elif not username.isascii():
         username = decode_text(username.encode("utf-8", "surrogateescape"))
     return DigestResponse(username, realm, nonce, uri, response, algorithm, cnonce, nc)
+
+
+class _KeptResponse(Struct, frozen=True):
+    """A decoded response, to decode others of its client: they have other values in the same places.
+
+    Args:
+        response: the response.
+        length: the length of the whole text.
+        same: the text without those values.
+        places: where the values of `cnonce`, `nc` and `response` begin and end, in this order.
+        cuts: all these numbers, in ascending order.
+    """
+
+    response: DigestResponse
+    length: int
+    same: bytes
+    places: tuple[int, ...]
+    cuts: tuple[int, ...]
+
+
+class DigestDecoder:
+    """Decodes responses; the last one of each client is kept, because the next differs in a few values only.
+
+    These are `cnonce`, `nc` and `response`. A response with other differences is decoded like the first one. The first
+    one to a nonce is not kept: many clients use each nonce once.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[bytes, _KeptResponse] = {}  # by the text up to `uri`, which most clients send before them
+
+    def decode(self, value: bytes) -> DigestResponse:
+        """Decode a response, as `decode_digest_response`."""
+        client = value[: value.find(b'"', value.find(b'uri="') + len(b'uri="'))]
+        kept = self._kept.get(client)
+        if kept is not None and kept.length == len(value):
+            a, b, c, d, e, f = kept.cuts
+            if value[:a] + value[b:c] + value[d:e] + value[f:] == kept.same:
+                a, b, c, d, e, f = kept.places
+                cnonce, nc, response = value[a:b], value[c:d], value[e:f]
+                if _HEX.fullmatch(nc + response) and _QUOTED.fullmatch(cnonce):
+                    last = kept.response
+                    return DigestResponse(
+                        last.username,
+                        last.realm,
+                        last.nonce,
+                        last.uri,
+                        response.decode("ascii"),
+                        last.algorithm,
+                        cnonce.decode("ascii"),
+                        nc.decode("ascii"),
+                    )
+        decoded = decode_digest_response(value)
+        if decoded.nc != _FIRST and len(value) <= KEPT_RESPONSE_MAX_BYTES:
+            keeping = _keep(value, decoded)
+            if keeping is not None:
+                if len(self._kept) >= KEPT_CLIENTS_MAX:
+                    self._kept.clear()
+                self._kept[client] = keeping
+        return decoded
+
+
+def _keep(value: bytes, decoded: DigestResponse) -> _KeptResponse | None:
+    """Return a response to decode others like it; None if it does not show where its values are."""
+    values = [text.encode("utf-8", "surrogateescape") for text in (decoded.cnonce, decoded.nc, decoded.response)]
+    # Without quoted pairs each value stands in the text as it is. Where it stands once, that is its place.
+    if b"\\" in value or any(value.count(text) != 1 for text in values):
+        return None
+    places = [at for text in values for at in (value.index(text), value.index(text) + len(text))]
+    if value[places[0] - 1 : places[0]] != b'"':  # a word may have fewer characters
+        return None
+    a, b, c, d, e, f = cuts = sorted(places)
+    same = value[:a] + value[b:c] + value[d:e] + value[f:]
+    return _KeptResponse(decoded, len(value), same, tuple(places), tuple(cuts))
 
 
 def decode_encoded_username(username: str) -> str:

@@ -385,10 +385,10 @@ class ThrottleTests:
         """Make the store answer requests for reservations as if other workers were ahead."""
         monkeypatch.setattr(api.store, "reserve_attempt", AsyncMock(side_effect=answers))
 
-    def start_reserving(self, throttle: Throttle, call: str) -> Deferred[Any]:
+    def start_reserving(self, api: InMemoryApi, throttle: Throttle, call: str) -> Deferred[Any]:
         """Make an attempt that needs a reservation; `call` is the method that requests it."""
         keys = login_keys("alice", HERE)
-        attempt = Attempt(keys, had_failures=False)
+        attempt = Attempt(keys, api.clock.seconds(), had_failures=False, needs_release=False)
         return start(throttle.reserve(attempt) if call == "reserve" else throttle.admit(keys, compares_at_once=False))
 
     @pytest.mark.parametrize("call", ["admit", "reserve"])
@@ -399,7 +399,7 @@ class ThrottleTests:
         pair = login_keys("alice", HERE)[0]
         self.answer_reservations(api, monkeypatch, {pair: Failures(2, api.clock.seconds() + 7)})
         with pytest.raises(TooManyFailuresError) as caught:
-            result_of(self.start_reserving(throttle, call))
+            result_of(self.start_reserving(api, throttle, call))
         assert caught.value.retry_after_s == 7
 
     @pytest.mark.parametrize("call", ["admit", "reserve"])
@@ -409,7 +409,7 @@ class ThrottleTests:
         throttle = self.make(api, failures=2)
         pair = login_keys("alice", HERE)[0]
         self.answer_reservations(api, monkeypatch, {pair: Failures(1, api.clock.seconds() + 7, 1)}, None)
-        reserving = self.start_reserving(throttle, call)
+        reserving = self.start_reserving(api, throttle, call)
         api.clock.advance(POLL_INTERVAL_S / 2)
         assert not reserving.called
         api.clock.advance(POLL_INTERVAL_S / 2)
@@ -420,8 +420,8 @@ class ThrottleTests:
         self.fail_together(api, [throttle], 100)
         api.clock.advance(WINDOW_S)
         attempt = self.admit(api, throttle)
-        assert attempt == Attempt(login_keys("alice", HERE), had_failures=False)
-        assert not throttle.needs_release(attempt)
+        now = api.clock.seconds()
+        assert attempt == Attempt(login_keys("alice", HERE), now, had_failures=False, needs_release=False)
 
     def test_reservation_of_unknown_outcome_is_released(
         self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch

@@ -2,13 +2,18 @@
 
 import base64
 import hashlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from postd.protocol.digest import (
+    KEPT_CLIENTS_MAX,
+    KEPT_RESPONSE_MAX_BYTES,
+    DigestDecoder,
     DigestResponse,
     DigestSyntaxError,
     check_nonce,
@@ -17,6 +22,7 @@ from postd.protocol.digest import (
     h_a1,
     make_nonce,
     response_hash,
+    response_hashes,
 )
 from tests.cases import each
 from tests.linear import Input, check_linear, quietly
@@ -105,7 +111,9 @@ class ResponseHashTests:
         sent = DigestResponse("alice", "postd", "N", "/digest?a=1", "", algorithm, "C", "0000000a")
         a1, a2 = "alice:postd:pass:wörd", ":/digest?a=1"
         rspauth = h(f"{h(a1)}:N:0000000a:C:auth:{h(a2)}")
-        assert response_hash(sent, h_a1(algorithm, "alice", "postd", "pass:wörd"), "") == rspauth
+        ha1 = h_a1(algorithm, "alice", "postd", "pass:wörd")
+        assert response_hash(sent, ha1, "") == rspauth
+        assert response_hashes(sent, ha1, "GET") == (response_hash(sent, ha1, "GET"), rspauth)
 
     def test_count_is_hashed_in_the_case_sent(self) -> None:
         lower, upper = (
@@ -350,6 +358,98 @@ def lists(draw: st.DrawFn) -> tuple[bytes, DigestResponse]:
     for name, written in draw(st.permutations(parameters)):
         value += f"{draw(CASES)(name)}{draw(SPACE)}={draw(SPACE)}{written}{draw(COMMAS)}"
     return value.encode(), DigestResponse(**texts, algorithm="SHA-256", nc=count)
+
+
+def attempt(decode: Callable[[bytes], DigestResponse], value: bytes) -> DigestResponse | str:
+    """Return the decoded response, or the reason of its refusal."""
+    try:
+        return decode(value)
+    except DigestSyntaxError as error:
+        return str(error)
+
+
+ORDERS = {
+    "curl": ("username", "realm", "nonce", "uri", "cnonce", "nc", "qop", "response", "algorithm"),
+    "requests": ("username", "realm", "nonce", "uri", "response", "algorithm", "qop", "nc", "cnonce"),
+    "reversed": tuple(reversed(SENT)),
+}
+CHANGING = {"nc": "0000000b", "cnonce": "f2/wE4q7=", "response": "5" * 32}
+
+
+def ordered(order: str, **parameters: str) -> bytes:
+    """Return parameters in the order of a client; `nc`, `qop` and `algorithm` are not quoted."""
+    values = {**SENT, **CHANGING, **parameters}
+    unquoted = {"nc", "qop", "algorithm"}
+    return ", ".join(
+        f"{name}={values[name] if name in unquoted else quoted(values[name])}" for name in ORDERS[order]
+    ).encode()
+
+
+class DecoderTests:
+    """Responses of one client, one after the other (`DigestDecoder`)."""
+
+    def check(self, first: bytes, others: Iterable[bytes]) -> None:
+        """Check that others are decoded after the first one as they are alone."""
+        wrong = []
+        for value in others:
+            decoder = DigestDecoder()
+            attempt(decoder.decode, first)
+            if attempt(decoder.decode, value) != attempt(decode_digest_response, value):
+                wrong.append(value)
+        assert wrong == []
+
+    @each("order", ORDERS)
+    def test_values_that_change_are_decoded_anew(self, order: str) -> None:
+        decoder = DigestDecoder()
+        first = decoder.decode(ordered(order))
+        second = decoder.decode(ordered(order, nc="0000000C", cnonce="123456789", response="aB" * 16))
+        assert (second.nc, second.cnonce, second.response) == ("0000000C", "123456789", "aB" * 16)
+        assert replace(second, nc=first.nc, cnonce=first.cnonce, response=first.response) == first
+        assert second.nonce is first.nonce or order == "reversed"  # as it is decoded once
+
+    @each("order", ORDERS)
+    def test_any_other_byte_is_decoded_as_alone(self, order: str) -> None:
+        first = ordered(order)
+        changed = (first[:at] + byte + first[at + 1 :] for at in range(len(first)) for byte in OTHER_BYTES)
+        self.check(first, changed)
+
+    @each("order", ORDERS)
+    def test_other_values_are_decoded_as_alone(self, order: str) -> None:
+        values = (
+            "",
+            "0000000b",
+            "0000000g",
+            "00000001",
+            '"',
+            "\\",
+            "a, nc=0000000c",
+            "f2/wE4q7 ",
+            "5" * 32,
+            "5" * 31 + "g",
+            "\xe9",
+        )
+        lists = [ordered(order, **{name: value}) for name in SENT for value in values]
+        for first in lists:
+            self.check(first, lists)
+
+    def test_first_use_of_a_nonce_is_not_kept(self) -> None:
+        decoder = DigestDecoder()
+        first, second = (decoder.decode(ordered("curl", nc="00000001")) for _ in range(2))
+        assert second.username is not first.username
+
+    def test_number_of_kept_clients_is_bounded(self) -> None:
+        decoder = DigestDecoder()
+        nonces = [decoder.decode(ordered("curl", nonce=f"nonce{n}")).nonce for n in range(KEPT_CLIENTS_MAX + 1)]
+        assert decoder.decode(ordered("curl", nonce="nonce0")).nonce is not nonces[0]
+        assert decoder.decode(ordered("curl", nonce=nonces[-1])).nonce is nonces[-1]
+
+    def test_long_response_is_not_kept(self) -> None:
+        decoder = DigestDecoder()
+        first, second = (decoder.decode(ordered("curl", uri="/" + "a" * KEPT_RESPONSE_MAX_BYTES)) for _ in range(2))
+        assert second.uri is not first.uri
+
+
+OTHER_BYTES = [bytes([byte]) for byte in b'"\\,= \tag0F\x00\x7f\xe9']
 
 
 class AnythingTests:

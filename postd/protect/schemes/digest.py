@@ -8,6 +8,7 @@ from postd.defaults import DIGEST_ALGORITHMS, NONCE_LIFETIME_S
 from postd.protect.digest import DigestCredentialFactory
 from postd.protect.guard import ProtectedResource
 from postd.protect.schemes.interface import CROSS_SITE, ClientCode, Context, Scheme, SchemeDescription, SchemeParts
+from postd.protocol.digest import DigestDecoder
 
 _IMPORTS = ("from getpass import getpass",)
 
@@ -49,10 +50,12 @@ class Digest(Scheme, frozen=True):
     def make(self, context: Context) -> SchemeParts:
         nonces = NonceRegistry(context.store, lifetime_s=self.nonce_lifetime_s, now=context.clock.seconds)
         algorithms = tuple(dict.fromkeys(self.algorithms))
+        decode = DigestDecoder().decode
         checker = DigestChecker(context.users, nonces, context.throttle, realm=context.realm)
 
         def make_factories(resource: ProtectedResource) -> Sequence[DigestCredentialFactory]:
-            return [DigestCredentialFactory(context.realm, algorithms, nonces, resource.clients, refuse=checker.refuse)]
+            clients, refuse = resource.clients, checker.refuse
+            return [DigestCredentialFactory(context.realm, algorithms, nonces, clients, decode=decode, refuse=refuse)]
 
         return SchemeParts((checker,), make_factories)
 
