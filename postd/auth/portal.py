@@ -1,6 +1,6 @@
 """The portal: credentials in, the client's identity and an avatar out (`twisted.cred`)."""
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -14,12 +14,13 @@ from zope.interface import Interface
 from postd.auth.checker import Checker, await_account
 from postd.auth.credentials import Refused
 from postd.auth.identity import Identity
+from postd.reactor import Work
 
-_Check = Callable[[Any], Awaitable[Identity]]
+_Check = Callable[[Any], Work[Identity]]
 
 
 class CoroutinePortal(Portal):
-    """`Portal` with a sign-in that is a coroutine, and returns the identity beside the avatar.
+    """`Portal` with a login in two coroutines: credentials to identity, and identity to avatar.
 
     `login` of stock Twisted makes a Deferred and a class for each login, even if the checker returns at once.
     """
@@ -33,8 +34,8 @@ class CoroutinePortal(Portal):
         super().registerChecker(checker, *credentialInterfaces)
         self._checks.clear()
 
-    async def authenticate(self, credentials: ICredentials) -> Identity:
-        """Return the identity that the credentials prove.
+    def authenticate(self, credentials: ICredentials) -> Work[Identity]:
+        """Return the coroutine that checks credentials; its result is the identity that they prove.
 
         Raises:
             UnhandledCredentials: no checker takes such credentials.
@@ -42,24 +43,15 @@ class CoroutinePortal(Portal):
             Exception: any other exception of the checker.
         """
         check = self._checks.get(type(credentials)) or self._find_check(credentials)
-        return await check(credentials)
-
-    async def sign_in(
-        self, credentials: ICredentials, mind: object, interface: type[Interface]
-    ) -> tuple[Identity, Any]:
-        """Return the identity, as `authenticate`, and its avatar; the realm gets `mind` and `interface`.
-
-        Raises:
-            Refused: also if the realm refuses the account.
-            Exception: any other exception of the realm.
-        """
-        # As in `authenticate`: a call of that coroutine would cost more than its two lines here.
-        check = self._checks.get(type(credentials)) or self._find_check(credentials)
-        identity = await check(credentials)
-        return identity, await self.find_avatar(identity, mind, interface)
+        return check(credentials)
 
     async def find_avatar(self, identity: Identity, mind: object, interface: type[Interface]) -> Any:
-        """Return the avatar of an identity; the realm gets `mind` and `interface`. Raises as `sign_in`."""
+        """Return the avatar of an identity; the realm gets `mind` and `interface`.
+
+        Raises:
+            Refused: the realm refuses the account.
+            Exception: any other exception of the realm.
+        """
         try:
             avatar = self.realm.requestAvatar(identity.account.encode(), mind, interface)
             _, found, _ = await avatar if isinstance(avatar, Deferred) else avatar

@@ -24,7 +24,7 @@
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -44,7 +44,6 @@ from postd.http.pages.template import wants_html
 from postd.http.peer import PeerResolver
 from postd.http.responses import Response, StreamedResponse, make_no_content
 from postd.http.views import Responding, View, ViewResource, error_page, view_of
-from postd.reactor import Work
 from postd.twisted_private import AuthSessionWrapper
 
 AUTHORIZATION_MAX_BYTES = 8 * 1024
@@ -189,7 +188,7 @@ class Guard(AuthSessionWrapper):
         super().__init__(portal, factories)
         self._leads_back = leads_back
         self._cred = portal
-        self._sign_in = portal.sign_in
+        self._authenticate = portal.authenticate
         self.use(factories, readers)
         self._clients = clients or PeerResolver()
         self._protected = Protected(resource, users)
@@ -205,9 +204,11 @@ class Guard(AuthSessionWrapper):
     def resource_for(self, _request: object) -> IResource:
         return self._guarded
 
-    async def enter(self, request: Request, view: View) -> Response | StreamedResponse | None:
+    async def enter(  # noqa: C901, PLR0912 - each request takes these steps, which are one function for its speed
+        self, request: Request, view: View
+    ) -> Response | StreamedResponse | None:
         """Return the response of a view, if the client has access to it, or a challenge."""
-        if is_preflight(request):
+        if request.method == b"OPTIONS" and is_preflight(request):
             return _PREFLIGHT
         # A login continues when the client disconnects: otherwise its failure would not be counted.
         request.is_shielded = True
@@ -218,21 +219,29 @@ class Guard(AuthSessionWrapper):
             if factory is not None:
                 scheme = name.decode("ascii")
                 ambient = factory.ambient
-                credentials = self._read(scheme, partial(factory.decode, response), request)
+                credentials = factory.decode(response, request)
             else:
                 for reader in self._readers:
                     scheme, ambient = reader.scheme, reader.ambient
-                    credentials = self._read(scheme, reader.read, request)
+                    credentials = reader.read(request)
                     if credentials is not None:
                         break
             if credentials is not None:
                 if ambient:
                     self._clients.refuse_cross_site_write(request, except_named=factory is not None)
-                identity, avatar = await self._admit(scheme, credentials, request)
+                above = request.authentication  # of a guard above this one
+                request.authentication = AuthenticationResult(scheme, None)  # for the log, if the client disconnects
+                if above is not None and above.portal is self._cred and above.scheme == scheme:
+                    identity = await self._authenticate_below(above, credentials)
+                else:
+                    identity = await self._authenticate(credentials)
+                avatar = await self._cred.find_avatar(identity, self._protected, IResource)
         except Exception as error:
             account = error.username if isinstance(error, InsufficientScopeError) else None
             request.authentication = AuthenticationResult(scheme, outcome_of(error), account)
             if isinstance(error, Refused):
+                if credentials is None:  # the checker, which logs a refusal, was not asked
+                    log_refusal(scheme, error, self._clients.address(request))
                 return await self._turn_away(error, factory, request, view, ambient=ambient)
             raise
         if credentials is None:
@@ -246,19 +255,14 @@ class Guard(AuthSessionWrapper):
         """Return the coroutine of the view, or that of an avatar which is not the protected resource."""
         return view(request) if avatar is self._protected.resource else view_of(avatar)(request)
 
-    def _admit(self, scheme: str, credentials: ICredentials, request: Request) -> Work[tuple[Identity, Any]]:
-        above = request.authentication  # of a guard above this one
-        request.authentication = AuthenticationResult(scheme, None)  # for the log, if the client disconnects
-        if above is not None and above.portal is self._cred and above.scheme == scheme:  # it checked them
-            if scheme == "digest":
-                return self._find_avatar(above)
-            if isinstance(credentials, BearerCredentials):
-                credentials = replace(credentials, is_proven=True)
-        return self._sign_in(credentials, self._protected, IResource)
-
-    async def _find_avatar(self, above: AuthenticationResult) -> tuple[Identity, Any]:
+    async def _authenticate_below(self, above: AuthenticationResult, credentials: ICredentials) -> Identity:
+        """Return the identity that credentials prove which a guard above this one has checked."""
         assert above.identity is not None
-        return above.identity, await self._cred.find_avatar(above.identity, self._protected, IResource)
+        if above.scheme == "digest":
+            return above.identity
+        if isinstance(credentials, BearerCredentials):
+            credentials = replace(credentials, is_proven=True)
+        return await self._authenticate(credentials)
 
     def redirect_to_sign_in(self, request: Request) -> Response | None:
         """Return the redirect of a request without credentials to the sign-in page; None for a 401.
@@ -282,16 +286,6 @@ class Guard(AuthSessionWrapper):
     ) -> Response | StreamedResponse | None:
         """Return the response to a request without valid credentials; they may be `ambient`."""
         return await self._challenge(refusal, factory, request)
-
-    def _read(
-        self, scheme: str, read: Callable[[Request], ICredentials | None], request: Request
-    ) -> ICredentials | None:
-        """Return the credentials in a request; log it if they are refused."""
-        try:
-            return read(request)
-        except Refused as refusal:
-            log_refusal(scheme, refusal, self._clients.address(request))
-            raise
 
     async def _challenge(
         self, refusal: Refused | None, factory: CredentialFactory | None, request: Request

@@ -1,7 +1,7 @@
 """Authentication for the resources of a program (`Protection`)."""
 
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from typing import Any, Self, TypeVar, cast, get_args
@@ -14,7 +14,6 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from twisted.web.iweb import ICredentialFactory, IRequest
 from twisted.web.resource import IResource, Resource
-from zope.interface import Interface
 
 from postd.auth.credentials import run_to_completion
 from postd.auth.digest import NONCE_KEY
@@ -66,7 +65,7 @@ from postd.protocol.bearer import decode_scope, has_issuer
 from postd.protocol.digest import HASHES, check_realm
 from postd.protocol.host import check_host, check_origin, check_proxy
 from postd.protocol.password import normalize
-from postd.reactor import AnyReactor, ServiceClock
+from postd.reactor import AnyReactor, ServiceClock, Work
 from postd.scheme_names import SCHEMES, SchemeName
 from postd.store.interface import LoginStore
 from postd.store.opening import open_login_store
@@ -542,15 +541,9 @@ class _Portal(CoroutinePortal):
         super().__init__(Realm())
         self._check_running = check_running
 
-    def authenticate(self, credentials: ICredentials) -> Coroutine[Any, Any, Identity]:
-        self._check_running()
-        return super().authenticate(credentials)
-
-    def sign_in(
-        self, credentials: ICredentials, mind: object, interface: type[Interface]
-    ) -> Coroutine[Any, Any, tuple[Identity, Any]]:
+    def authenticate(self, credentials: ICredentials) -> Work[Identity]:
         self._check_running()  # otherwise a token could start a fetch of keys after `stop`
-        return super().sign_in(credentials, mind, interface)
+        return super().authenticate(credentials)
 
 
 _log = Logger()

@@ -33,6 +33,7 @@ from postd.auth.credentials import (
     StaleNonceError,
 )
 from postd.auth.digest import DigestChecker, NonceRegistry
+from postd.auth.identity import Identity
 from postd.auth.password import PasswordChecker, PasswordVerifier
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import SessionChecker, Sessions
@@ -224,6 +225,12 @@ def file_db(folder: Path, hashed: Callable[..., bytes] | None = None) -> FilePas
     return FilePasswordDB(str(folder / "passwords"), hash=hashed)
 
 
+async def sign_in(portal: CoroutinePortal, credentials: ICredentials) -> tuple[Identity, Any]:
+    """Return the identity and the avatar, as the guard asks for them."""
+    identity = await portal.authenticate(credentials)
+    return identity, await portal.find_avatar(identity, None, IResource)
+
+
 @implementer(ICredentialsChecker)
 class Answering:
     """A checker of `IUsernamePassword` with a given answer, or an error that it raises."""
@@ -246,7 +253,7 @@ class CoroutinePortalTests:
     WRONG = UsernamePassword(b"alice", b"wrong")
 
     def sign_in(self, portal: CoroutinePortal, credentials: ICredentials) -> Any:
-        return result_of(portal.sign_in(credentials, None, IResource))
+        return result_of(sign_in(portal, credentials))
 
     @pytest.mark.parametrize("kind", ["memory", "file", "hashed file"])
     def test_stock_checkers_are_asked(self, tmp_path: Path, realm: PendingRealm, kind: str) -> None:
@@ -292,7 +299,7 @@ class CoroutinePortalTests:
 
     def test_avatar_of_a_realm_may_come_later(self, realm: PendingRealm) -> None:
         portal = CoroutinePortal(realm, [Answering(b"alice")])
-        signing_in = Deferred.fromCoroutine(portal.sign_in(self.ALICE, None, IResource))
+        signing_in = Deferred.fromCoroutine(sign_in(portal, self.ALICE))
         assert not signing_in.called
         realm.avatar.callback((IResource, "the avatar", lambda: None))
         assert result_of(signing_in)[1] == "the avatar"
@@ -307,11 +314,11 @@ class CoroutinePortalTests:
     @pytest.mark.parametrize("later", [True, False])
     def test_other_error_of_a_realm_is_raised(self, realm: PendingRealm, *, later: bool) -> None:
         portal = CoroutinePortal(realm, [Answering(b"alice")])
-        signing_in = Deferred.fromCoroutine(portal.sign_in(self.ALICE, None, IResource)) if later else None
+        signing_in = Deferred.fromCoroutine(sign_in(portal, self.ALICE)) if later else None
         # Raised by the realms of Twisted's documentation for an interface that they do not provide.
         realm.avatar.errback(Failure(NotImplementedError()))
         with pytest.raises(NotImplementedError):
-            result_of(signing_in or portal.sign_in(self.ALICE, None, IResource))
+            result_of(signing_in or sign_in(portal, self.ALICE))
 
     def test_checker_can_be_replaced(self, realm: PendingRealm) -> None:
         portal = CoroutinePortal(realm, [Answering(b"alice")])
