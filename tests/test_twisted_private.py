@@ -416,15 +416,13 @@ class StubChannel:
     """A request's connection, as far as Twisted's `Request` uses it."""
 
     site = transport = None
+    addresses = (None, None)
 
     def __init__(self) -> None:
         self.done: list[Request] = []
 
     def requestDone(self, request: Request) -> None:
         self.done.append(request)
-
-    def addresses(self) -> tuple[None, None]:
-        return None, None
 
     def getPeer(self) -> None:
         """Called by Twisted's constructor."""

@@ -29,8 +29,9 @@ class ConnectionAddresses(Protocol):
     def loopback_only(self) -> bool:
         """Whether it came through a listener that only this machine can reach."""
 
+    @property
     def addresses(self) -> tuple[IAddress, IAddress]:
-        """Return the addresses of the client and of the server."""
+        """The addresses of the client and of the server."""
 
 
 class Hosts:
@@ -61,7 +62,7 @@ class Hosts:
             return True
         if self._exclusive:
             return False
-        return not connection.loopback_only or self._clients.trusts(connection.addresses()[0])
+        return not connection.loopback_only or self._clients.trusts(connection.addresses[0])
 
     def refuse(self, head: Head, connection: ConnectionAddresses) -> NoReturn:
         """Refuse a request, and log the first refusal.
@@ -71,7 +72,7 @@ class Hosts:
         """
         if not self._noted:
             self._noted = True
-            peer, ours = connection.addresses()
+            peer, ours = connection.addresses
             _log.warn(
                 "request from {peer} to {ours}: 421, its host ({count} bytes) is not allowed. If clients use that "
                 "name, add it to hosts or set public_url{or_proxy}. Further refusals are in the access log only",

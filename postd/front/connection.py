@@ -100,7 +100,6 @@ class HttpConnection(Protocol):
     _output_client = ""  # whose output is buffered, if the peer is a proxy
     _producer: Any = None
     _waits_as: str | None = None  # the client for which it waits to process its next request
-    _addresses: tuple[IAddress, IAddress] | None = None
 
     def __init__(self, site: Site) -> None:
         self.site = self.factory = site
@@ -269,16 +268,15 @@ class HttpConnection(Protocol):
 
     # Called by requests, most of it by twisted.web's Request
 
+    @cached_property
     def addresses(self) -> tuple[IAddress, IAddress]:
-        """Return the addresses of the client and of the server, from the PROXY header if there is one."""
-        if self._addresses is None:
-            self._addresses = self.getPeer(), self.getHost()
-        return self._addresses
+        """The addresses of the client and of the server, from the PROXY header if there is one."""
+        return self.getPeer(), self.getHost()
 
     @cached_property
     def loopback_only(self) -> bool:
         """Whether its listener can be reached only from this machine."""
-        ours = self.addresses()[1]
+        ours = self.addresses[1]
         return (getattr(ours, "host", ""), getattr(ours, "port", 0)) in self.site.local_addresses
 
     def getPeer(self) -> IAddress:

@@ -27,7 +27,7 @@ from postd.front.interface import Connection, Site
 from postd.http.errors import make_error_response, not_found
 from postd.http.interface import NativeRequest, Responder
 from postd.http.peer import certificate_of
-from postd.http.responses import Parts, Response, StreamedResponse, encode_header, make_no_content
+from postd.http.responses import Parts, Response, StreamedResponse, make_no_content
 from postd.http.views import respond
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1.head import Head
@@ -74,7 +74,7 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         self.channel = channel
         self.site = channel.site
         self.transport = channel.transport
-        self.client, self.host = channel.addresses()
+        self.client, self.host = channel.addresses
         self.notifications: list[Deferred[None]] = []
         self.received_cookies: dict[bytes, bytes] = {}
         self.cookies: list[bytes] = []
@@ -191,7 +191,9 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         release_request(self)
 
     def add_header(self, name: bytes, value: bytes) -> None:
-        self.extra_headers += encode_header(name, value)
+        if b"\n" in value or b"\r" in value:
+            raise ValueError("line break in a header value")
+        self.extra_headers += b"%b: %b\r\n" % (name, value)
 
     def begin(self, response: Response | StreamedResponse) -> None:
         if self.channel is not None and self.method != b"HEAD":

@@ -23,7 +23,7 @@ def check_method(request: Request) -> None:
 
 async def show_name(request: Request) -> Response:
     """Return the page "Success" with the user's name; paths below it are 404. The spec gives no more of its body."""
-    return _make_name_text(_name(request), b"Authorization, Cookie")
+    return _make_name_text(_name(request), _PAGE_HEADERS)
 
 
 BOARD_LINK = '<a href="/board">Board</a>'
@@ -41,19 +41,21 @@ class Home(Struct, frozen=True):
 
     async def show(self, request: Request) -> Response:
         name = _name(request)
+        headers = _HOME_HEADERS_WITH_BOARD if self.has_board else _HOME_HEADERS
         if not wants_html(request):
-            response = _make_name_text(name, _HOME_VARIES)
-        else:
-            board = f"{BOARD_LINK}\n" if self.has_board else ""
-            content = f'{board}<a href="/logout">Sign out</a>\n{DOCS_LINK}\n'
-            headers = {**PAGE_HEADERS, b"Vary": _HOME_VARIES}
-            response = make_html_response(
-                HTTPStatus.OK, f"Success: {name}", content, site_name=self.site_name, headers=headers
-            )
-        return response.with_header(b"Link", b'</board>; rel="related"') if self.has_board else response
+            return _make_name_text(name, headers)
+        board = f"{BOARD_LINK}\n" if self.has_board else ""
+        content = f'{board}<a href="/logout">Sign out</a>\n{DOCS_LINK}\n'
+        return make_html_response(
+            HTTPStatus.OK, f"Success: {name}", content, site_name=self.site_name, headers=dict(headers)
+        )
 
 
-_HOME_VARIES = b"Authorization, Cookie, Accept"
+_Headers = tuple[tuple[bytes, bytes], ...]
+
+_PAGE_HEADERS: _Headers = (*PAGE_HEADERS.items(), (b"Vary", b"Authorization, Cookie"))
+_HOME_HEADERS: _Headers = (*PAGE_HEADERS.items(), (b"Vary", b"Authorization, Cookie, Accept"))
+_HOME_HEADERS_WITH_BOARD: _Headers = (*_HOME_HEADERS, (b"Link", b'</board>; rel="related"'))
 
 
 def _name(request: Request) -> str:
@@ -65,12 +67,12 @@ def _name(request: Request) -> str:
     if request.postpath:
         raise not_found()
     check_method(request)
-    identity = request.identity
-    assert identity is not None  # the guard has set it
-    return identity.name
+    result = request.authentication
+    assert result is not None  # the guard has set it
+    assert result.identity is not None
+    return result.identity.name
 
 
 @lru_cache(256)  # it takes a tenth of a request's time
-def _make_name_text(name: str, varies: bytes) -> Response:
-    headers = {**PAGE_HEADERS, b"Vary": varies}
-    return make_response(HTTPStatus.OK, TEXT, f"Success: {name}\n".encode(), headers)
+def _make_name_text(name: str, headers: _Headers) -> Response:
+    return make_response(HTTPStatus.OK, TEXT, f"Success: {name}\n".encode(), dict(headers))
