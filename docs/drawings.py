@@ -35,7 +35,7 @@ DIGEST_STEPS = (
     (2, 2, "decode the response, compare its uri"),
     (2, 3, "credentials"),
     (3, 4, "throttle: failures of account and address"),
-    (3, 3, "H(A1) of the account, compare the response"),
+    (3, 3, "response and rspauth by H(A1), compare"),
     (3, 4, "use the nonce count: one row, group commit"),
     (4, 3, "first use of this count"),
     (3, 2, "identity, rspauth"),
