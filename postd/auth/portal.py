@@ -8,7 +8,7 @@ from twisted.cred.checkers import ICredentialsChecker
 from twisted.cred.credentials import ICredentials
 from twisted.cred.error import LoginFailed, Unauthorized, UnhandledCredentials
 from twisted.cred.portal import IRealm, Portal
-from twisted.internet.defer import Deferred, maybeDeferred
+from twisted.internet.defer import maybeDeferred
 from zope.interface import Interface
 
 from postd.auth.checker import Checker, await_account
@@ -54,7 +54,8 @@ class CoroutinePortal(Portal):
         """
         try:
             avatar = self.realm.requestAvatar(identity.account.encode(), mind, interface)
-            _, found, _ = await avatar if isinstance(avatar, Deferred) else avatar
+            # Not `isinstance(avatar, Deferred)`, which asks an abstract base class and takes as long as all the rest.
+            _, found, _ = avatar if isinstance(avatar, tuple) else await avatar
         except (LoginFailed, Unauthorized) as error:
             raise Refused("the realm refuses the account", identity.account, known=True) from error
         if found is None:

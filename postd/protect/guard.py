@@ -149,6 +149,10 @@ class Protected(Struct, frozen=True):
     users: frozenset[str] = frozenset()
 
 
+def _no_logout() -> None:
+    """Do nothing: no client stays logged in."""
+
+
 @implementer(IRealm)
 class Realm:
     """The realm of all resources: the avatar is the `mind`, a resource, if the account has access to it."""
@@ -158,7 +162,7 @@ class Realm:
     ) -> tuple[type[Interface], object, Callable[[], None]]:
         assert isinstance(mind, Protected)
         is_allowed = not mind.users or bytes(avatarId).decode() in mind.users
-        return IResource, mind.resource if is_allowed else FORBIDDEN, lambda: None  # no client stays logged in
+        return IResource, mind.resource if is_allowed else FORBIDDEN, _no_logout
 
 
 FORBIDDEN = error_page(Problem(403, "You are not authorized to access this resource."))
