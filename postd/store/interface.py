@@ -291,6 +291,7 @@ class LoginStore(Protocol):
         *,
         in_place_of: Collection[bytes] = (),
         max_of_user: int = SESSIONS_PER_ACCOUNT,
+        id_token: str = "",
     ) -> None:
         """Store a session under a hash of its identifier, in one step for all workers and nodes.
 
@@ -300,10 +301,14 @@ class LoginStore(Protocol):
             in_place_of: the hashes of sessions that it replaces; they end.
             max_of_user: the number of sessions that its user may have, this one included. The oldest other sessions
                 end, expired ones first.
+            id_token: the ID token of the session's provider, kept as long as the session, for `get_id_token` alone.
         """
 
     async def get_session(self, id_hash: bytes) -> Session | None:
         """Return a session, None if there is none; an expired one may or may not be returned."""
+
+    async def get_id_token(self, id_hash: bytes) -> str:
+        """Return the ID token of a session, empty if it has none or there is no such session."""
 
     async def list_sessions(self) -> list[Session]:
         """Return all sessions, oldest first; some may have expired."""
@@ -316,6 +321,21 @@ class LoginStore(Protocol):
 
     async def delete_sessions_of(self, fingerprints: Mapping[str, bytes | None]) -> int:
         """End the sessions of users, except sessions with the fingerprint given for the user; return how many ended."""
+
+    async def end_sessions_at(self, fingerprint: bytes, *, subject: str = "", sid: str = "") -> int:
+        """End the sessions with a fingerprint and with a subject or a `sid`, or with both if both are given.
+
+        They end in one step for all workers and nodes, whether or not they have expired. A session that is added
+        afterwards stays.
+
+        Args:
+            fingerprint: that of the provider's sessions.
+            subject: the claim `sub`; empty: any.
+            sid: the claim `sid`; empty: any. If both are empty, no session ends.
+
+        Returns:
+            how many ended.
+        """
 
     async def delete_all_sessions(self) -> int:
         """End all sessions; return how many there were."""

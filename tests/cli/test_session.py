@@ -39,7 +39,9 @@ def store(tmp_path: Path) -> Path:
         [("alice", -100, 60), ("bob", -300, 60), ("alice", -200, 60), ("gone", -900, -1)]
     ):
         row = f"(x'{number:064x}', '{name}', x'00', {now + created}, {now - 50}, {now + expires}, {now + 3600})"
-        run_sql(path, f"INSERT INTO session VALUES {row}")
+        run_sql(
+            path, f"INSERT INTO session (id_hash, username, fingerprint, created, seen, expires, ends) VALUES {row}"
+        )
     return path
 
 

@@ -7,7 +7,7 @@ store without posts fulfills `LoginStoreContract`.
 """
 
 import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
 
@@ -15,6 +15,7 @@ import pytest
 import pytest_twisted
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
 from twisted.internet.defer import Deferred, DeferredList, gatherResults
@@ -1015,6 +1016,33 @@ def make_session(username: str = "alice", fingerprint: bytes = b"first", created
     return Session(username, fingerprint, created, created, created + 1800, created + 43200)
 
 
+def make_provider_session(
+    subject: str, sid: str, *, fingerprint: bytes = b"provider", expires: float = NOW + 1800
+) -> Session:
+    username = f"https://idp.example#{subject}"
+    return Session(username, fingerprint, NOW, NOW, expires, NOW + 43200, "Alice", "idp", subject, sid)
+
+
+ID_TOKEN = "eyJ" + "aB3-_." * 682
+"""As long as one may be, and with characters outside of base64url."""
+
+EndSession = Callable[[LoginStore], Coroutine[Any, Any, object]]
+
+ENDS: dict[str, EndSession] = {
+    "delete_sessions": lambda store: store.delete_sessions([id_hash_of(1), id_hash_of(2)]),
+    "delete_sessions_of": lambda store: store.delete_sessions_of({"https://idp.example#1": b"another"}),
+    "delete_all_sessions": lambda store: store.delete_all_sessions(),
+    "end_sessions_at": lambda store: store.end_sessions_at(b"provider", sid="s"),
+    "purge_expired": lambda store: store.purge_expired(now=NOW + 1800, wall=NOW),
+    "in_place_of": lambda store: store.add_session(
+        id_hash_of(9), make_session(), in_place_of=[id_hash_of(1), id_hash_of(2)]
+    ),
+    "max_of_user": lambda store: store.add_session(
+        id_hash_of(9), replace(make_provider_session("1", "s"), subject="", created=NOW + 1), max_of_user=1
+    ),
+}
+
+
 def make_key(request: bytes = b"request", key: bytes = b"key", now: float = NOW) -> IdempotencyKey:
     return IdempotencyKey(key, request, now, now + 100)
 
@@ -1125,11 +1153,15 @@ class LoginStoreContract:
                 make_session(),
                 make_session("jürgen 🚀 '\"", b"\0\xff\n"),
                 Session("bob", b"", NOW, NOW + 0.1, NOW + 1 / 3, NOW + 1e6),
+                Session("https://idp.example#é", b"p", NOW, NOW, NOW, NOW, "Zoë '\"\n", "idp", "a:b %", "s\U0001f680"),
+                Session("https://idp.example#1", b"p", NOW, NOW, NOW, NOW, provider="idp", subject="1"),
+                Session("https://idp.example#2", b"p", NOW, NOW, NOW, NOW, sid="only"),
             ]
         ):
             assert await store.get_session(id_hash_of(number)) is None
             await store.add_session(id_hash_of(number), session)
             assert await store.get_session(id_hash_of(number)) == session
+            assert session in await store.list_sessions()
         assert await store.get_session(b"") is None
 
     @ensureDeferred
@@ -1228,6 +1260,89 @@ class LoginStoreContract:
         assert await store.delete_sessions_of({"unknown": None, "alice": b"new", "bob": None}) == 3
         left = {(session.username, session.fingerprint) for session in await store.list_sessions()}
         assert left == {("alice", b"new"), ("carol", b"old")}
+
+    @ensureDeferred
+    async def test_renewed_session_keeps_what_its_provider_said(self, store: LoginStore) -> None:
+        session = make_provider_session("1", "s")
+        await store.add_session(id_hash_of(1), session, id_token=ID_TOKEN)
+        await store.renew_session(id_hash_of(1), seen=NOW + 60, expires=NOW + 1860)
+        renewed = replace(session, seen=NOW + 60, expires=NOW + 1860)
+        assert await store.get_session(id_hash_of(1)) == renewed
+        assert await store.get_id_token(id_hash_of(1)) == ID_TOKEN
+        assert await store.end_sessions_at(b"provider", subject="1") == 1
+
+    @ensureDeferred
+    async def test_id_token_is_kept_exactly_and_with_its_session_only(self, store: LoginStore) -> None:
+        await store.add_session(id_hash_of(1), make_provider_session("1", "s"), id_token=ID_TOKEN)
+        await store.add_session(id_hash_of(2), make_provider_session("1", "s"))
+        found = [await store.get_id_token(id_hash) for id_hash in (id_hash_of(1), id_hash_of(2), id_hash_of(3), b"")]
+        assert found == [ID_TOKEN, "", "", ""]
+
+    @ensureDeferred
+    async def test_id_token_goes_with_its_session(self, store: LoginStore) -> None:
+        for how, end in ENDS.items():
+            await self._check_end(store, how, end)
+
+    async def _check_end(self, store: LoginStore, how: str, end: EndSession) -> None:
+        await store.delete_all_sessions()
+        await store.add_session(id_hash_of(1), make_provider_session("1", "s"), id_token=ID_TOKEN)
+        await store.add_session(id_hash_of(2), replace(make_provider_session("1", "s"), expires=NOW), id_token="x")
+        await end(store)
+        for number in (1, 2):
+            assert await store.get_session(id_hash_of(number)) is None
+            assert await store.get_id_token(id_hash_of(number)) == "", how
+            # No remainder comes back with the same hash, or is in its way.
+            await store.add_session(id_hash_of(number), make_session())
+            assert await store.get_id_token(id_hash_of(number)) == ""
+        assert await store.end_sessions_at(b"provider", subject="1") == 0
+
+    @ensureDeferred
+    async def test_sessions_at_a_provider_end_by_their_claims(self, store: LoginStore) -> None:
+        for subject, sid, ended in (
+            ("1", "", "ab"),
+            ("2", "", "cf"),
+            ("", "s", "ac"),
+            ("", "u", "e"),
+            ("1", "s", "a"),
+            ("3", "s", ""),
+            ("1", "u", ""),
+            ("2", "other", ""),
+            ("%", "", ""),
+            ("", "", ""),
+        ):
+            await self._check_claims(store, subject, sid, ended)
+
+    async def _check_claims(self, store: LoginStore, subject: str, sid: str, ended: str) -> None:
+        await store.delete_all_sessions()
+        sessions = {
+            "a": make_provider_session("1", "s"),
+            "b": make_provider_session("1", "t"),
+            "c": make_provider_session("2", "s"),
+            "e": make_provider_session("", "u"),
+            "f": make_provider_session("2", "", expires=NOW - 9),
+            "g": make_provider_session("1", "s", fingerprint=b"other"),
+            "h": make_provider_session("", ""),
+            "i": make_session("1"),
+        }
+        for name, session in sessions.items():
+            await store.add_session(name.encode(), session, id_token=name)
+        assert await store.end_sessions_at(b"provider", subject=subject, sid=sid) == len(ended)
+        left = [name for name in sessions if await store.get_session(name.encode()) is not None]
+        assert left == [name for name in sessions if name not in ended], (subject, sid)
+        assert [await store.get_id_token(name.encode()) for name in sessions] == [
+            name if name in left else "" for name in sessions
+        ]
+        assert await store.end_sessions_at(b"provider", subject=subject, sid=sid) == 0
+
+    @ensureDeferred
+    async def test_session_added_after_those_at_a_provider_ended_stays(self, store: LoginStore) -> None:
+        adding = [started(store.add_session(id_hash_of(n), make_provider_session("1", "s"))) for n in range(3)]
+        ending = started(store.end_sessions_at(b"provider", sid="s"))
+        adding += [started(store.add_session(id_hash_of(n), make_provider_session("1", "s"))) for n in range(3, 5)]
+        await gatherResults(adding)
+        assert await ending == 3
+        found = [await store.get_session(id_hash_of(n)) is not None for n in range(5)]
+        assert found == [False, False, False, True, True]
 
     @ensureDeferred
     async def test_failures_are_counted_for_each_key(self, store: LoginStore) -> None:
@@ -1381,6 +1496,7 @@ class LoginStoreContract:
         for call in (
             store.key("x"),
             store.get_session(id_hash_of(1)),
+            store.get_id_token(id_hash_of(1)),
             store.list_sessions(),
             store.count_failures(KEYS, now=NOW),
             store.purge_expired(now=NOW, wall=NOW),
@@ -1402,6 +1518,7 @@ class LoginStoreContract:
             store.add_session(id_hash_of(2), make_session()),
             store.renew_session(id_hash_of(1), seen=NOW, expires=NOW),
             store.delete_sessions([id_hash_of(1)]),
+            store.end_sessions_at(b"provider", sid="s"),
             store.add_failure(KEYS, now=NOW, expires=NOW),
             store.reserve_attempt(make_reservation("one"), allowed=(9, 9, 9), now=NOW),
             store.release_attempt(make_reservation("one")),
@@ -1420,6 +1537,7 @@ class LastingLoginStoreContract(LoginStoreContract):
         assert await store.use_nonce(b"nonce", 7, expires=NOW)
         await store.add_session(id_hash_of(1), make_session())
         await store.add_session(id_hash_of(2), make_session("bob"))
+        await store.add_session(id_hash_of(3), make_provider_session("1", "s"), id_token=ID_TOKEN)
         await store.renew_session(id_hash_of(1), seen=NOW + 60, expires=NOW + 1860)
         await store.delete_sessions([id_hash_of(2)])
         await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
@@ -1433,6 +1551,9 @@ class LastingLoginStoreContract(LoginStoreContract):
         assert session is not None
         assert (session.username, session.seen, session.expires) == ("alice", NOW + 60, NOW + 1860)
         assert await again.get_session(id_hash_of(2)) is None
+        assert await again.get_session(id_hash_of(3)) == make_provider_session("1", "s")
+        assert await again.get_id_token(id_hash_of(3)) == ID_TOKEN
+        assert await again.end_sessions_at(b"provider", sid="s") == 1
         left = await again.count_failures(KEYS, now=NOW)
         assert left == {key: Failures(1, NOW + 300) for key in (b"address", b"account")}
         await again.stop()
@@ -1486,6 +1607,33 @@ class LastingLoginStoreContract(LoginStoreContract):
             assert len(await store.list_sessions()) == 10
             found = [await store.get_session(id_hash_of(n)) is not None for n in range(60)]
             assert found.count(True) == 10
+        await here.stop()
+        await there.stop()
+
+    @ensureDeferred
+    async def test_stores_on_one_place_end_sessions_at_a_provider_together(self, make_store: MakeLoginStore) -> None:
+        stores = here, there = await open_store(make_store), await open_store(make_store)
+        for n in range(6):
+            await stores[n % 2].add_session(id_hash_of(n), make_provider_session("1", f"{n % 3}"), id_token=ID_TOKEN)
+            assert await stores[1 - n % 2].get_session(id_hash_of(n)) is not None
+            assert await stores[1 - n % 2].get_id_token(id_hash_of(n)) == ID_TOKEN
+        ending = [started(store.end_sessions_at(b"provider", subject="1", sid="2")) for store in stores]
+        assert sorted(await gatherResults(ending)) == [0, 2]
+        for store in stores:
+            found = [await store.get_session(id_hash_of(n)) is not None for n in range(6)]
+            assert found == [True, True, False, True, True, False]
+            assert await store.get_id_token(id_hash_of(2)) == ""
+        # Each session has ended, or was added later: none is half there.
+        adding = [
+            started(stores[n % 2].add_session(id_hash_of(n), make_provider_session("2", "x"), id_token=ID_TOKEN))
+            for n in range(10, 50)
+        ]
+        ended = sum(await gatherResults([started(store.end_sessions_at(b"provider", sid="x")) for store in stores]))
+        await gatherResults(adding)
+        left = [n for n in range(10, 50) if await here.get_session(id_hash_of(n)) is not None]
+        assert len(left) == 40 - ended
+        assert [n for n in range(10, 50) if await there.get_id_token(id_hash_of(n))] == left
+        assert await there.end_sessions_at(b"provider", subject="2") == len(left)
         await here.stop()
         await there.stop()
 

@@ -4,7 +4,7 @@ import secrets
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -24,6 +24,8 @@ from postd.store.interface import (
     ignore_operation,
 )
 from postd.store.memory.expiry_queue import ExpiryQueue
+
+K = TypeVar("K")
 
 _PURGED_AT_ONCE = 200
 """How many entries of each kind are purged before the reactor runs on: a millisecond or two."""
@@ -86,7 +88,9 @@ class MemoryLogins:
         self._why_closed = "memory: not open yet"
         self._keys: dict[str, bytes] = {}
         self._sessions: dict[bytes, Session] = {}
+        self._id_tokens: dict[bytes, str] = {}
         self._sessions_of: dict[str, set[bytes]] = {}
+        self._sessions_at: dict[tuple[bytes, str, str], set[bytes]] = {}
         self._session_expiries = ExpiryQueue()
         self._nonce_counts: dict[bytes, set[int]] = {}
         self._nonce_expiries = ExpiryQueue()
@@ -140,6 +144,7 @@ class MemoryLogins:
         *,
         in_place_of: Collection[bytes] = (),
         max_of_user: int = SESSIONS_PER_ACCOUNT,
+        id_token: str = "",
     ) -> None:
         self._begin("write")
         for old in (*in_place_of, id_hash):
@@ -150,12 +155,20 @@ class MemoryLogins:
             for old in oldest_first[: len(others) + 1 - max_of_user]:
                 self._end_session(old)
         self._sessions[id_hash] = session
+        if id_token:
+            self._id_tokens[id_hash] = id_token
         self._sessions_of.setdefault(session.username, set()).add(id_hash)
+        for key in _keys_at(session):
+            self._sessions_at.setdefault(key, set()).add(id_hash)
         self._session_expiries.set(id_hash, session.expires)
 
     async def get_session(self, id_hash: bytes) -> Session | None:
         self._begin("read")
         return self._sessions.get(id_hash)
+
+    async def get_id_token(self, id_hash: bytes) -> str:
+        self._begin("read")
+        return self._id_tokens.get(id_hash, "")
 
     async def list_sessions(self) -> list[Session]:
         self._begin("read")
@@ -180,6 +193,13 @@ class MemoryLogins:
             for id_hash in self._sessions_of.get(username, ())
             if self._sessions[id_hash].fingerprint != kept
         ]
+        return sum(map(self._end_session, ended))
+
+    async def end_sessions_at(self, fingerprint: bytes, *, subject: str = "", sid: str = "") -> int:
+        self._begin("write")
+        key = (fingerprint, "sid", sid) if sid else (fingerprint, "subject", subject)
+        found = self._sessions_at.get(key, ())
+        ended = [id_hash for id_hash in found if subject in ("", self._sessions[id_hash].subject)]
         return sum(map(self._end_session, ended))
 
     async def delete_all_sessions(self) -> int:
@@ -272,10 +292,10 @@ class MemoryLogins:
         session = self._sessions.pop(id_hash, None)
         if session is None:
             return False
-        others = self._sessions_of[session.username]
-        others.remove(id_hash)
-        if not others:
-            del self._sessions_of[session.username]
+        self._id_tokens.pop(id_hash, None)
+        _remove(self._sessions_of, session.username, id_hash)
+        for key in _keys_at(session):
+            _remove(self._sessions_at, key, id_hash)
         self._session_expiries.discard(id_hash)
         return True
 
@@ -303,3 +323,17 @@ class MemoryLogins:
             self._attempt_expiries.discard(key)
         else:
             self._attempt_expiries.set(key, expires)
+
+
+def _keys_at(session: Session) -> list[tuple[bytes, str, str]]:
+    """Return the keys under which `end_sessions_at` finds a session."""
+    claims = (("subject", session.subject), ("sid", session.sid))
+    return [(session.fingerprint, claim, value) for claim, value in claims if value]
+
+
+def _remove(index: dict[K, set[bytes]], key: K, id_hash: bytes) -> None:
+    """Remove a session from an index, and its key if no other session has it."""
+    found = index[key]
+    found.remove(id_hash)
+    if not found:
+        del index[key]

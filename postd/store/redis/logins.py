@@ -31,6 +31,7 @@ _FIND_SESSIONS = load_script("find_sessions")
 _RENEW_SESSION = load_script("renew_session", writes=True)
 _DELETE_SESSIONS = load_script("delete_sessions", writes=True)
 _DELETE_SESSIONS_OF = load_script("delete_sessions_of", writes=True)
+_END_SESSIONS_AT = load_script("end_sessions_at", writes=True)
 _COUNT_FAILURES = load_script("count_failures")
 _RESERVE_ATTEMPT = load_script("reserve_attempt", writes=True, in_order=True)
 _RELEASE_ATTEMPT = load_script("release_attempt", writes=True)
@@ -41,7 +42,7 @@ _PURGE = load_script("purge", writes=True)
 _BATCH_SIZE = 1000
 """Arguments per script, an even number as some are pairs: a millisecond or two of the server's time."""
 
-_SESSION_FIELDS = ("username", "fingerprint", "created", "seen", "expires", "ends")
+_SESSION_FIELDS = Session.__struct_fields__
 _NO_FINGERPRINT = "-"
 
 
@@ -75,14 +76,19 @@ class RedisLogins(StorePart[RedisDatabase]):
         *,
         in_place_of: Collection[bytes] = (),
         max_of_user: int = SESSIONS_PER_ACCOUNT,
+        id_token: str = "",
     ) -> None:
         times = (repr(time) for time in (session.created, session.seen, session.expires, session.ends))
         ending = (old.hex() for old in in_place_of)
         stored = (id_hash.hex(), session.username, session.fingerprint.hex(), *times)
-        await self._write(_ADD_SESSION, *stored, max_of_user, *ending)
+        provided = (session.shown_name, session.provider, session.subject, session.sid, id_token)
+        await self._write(_ADD_SESSION, *stored, max_of_user, *provided, *ending)
 
     async def get_session(self, id_hash: bytes) -> Session | None:
         return _decode_session(await self._read_command("HMGET", KEYS["SESSION"] + id_hash.hex(), *_SESSION_FIELDS))
+
+    async def get_id_token(self, id_hash: bytes) -> str:
+        return await self._read_command("HGET", KEYS["SESSION"] + id_hash.hex(), "id_token") or ""
 
     async def list_sessions(self) -> list[Session]:
         ids = await self._read_command("ZRANGE", KEYS["SESSIONS"], 0, -1)
@@ -101,6 +107,10 @@ class RedisLogins(StorePart[RedisDatabase]):
     async def delete_sessions_of(self, fingerprints: Mapping[str, bytes | None]) -> int:
         pairs = ((name, _NO_FINGERPRINT if kept is None else kept.hex()) for name, kept in fingerprints.items())
         return await self._delete_sessions(_DELETE_SESSIONS_OF, [*chain.from_iterable(pairs)])
+
+    async def end_sessions_at(self, fingerprint: bytes, *, subject: str = "", sid: str = "") -> int:
+        ended: int = await self._write(_END_SESSIONS_AT, fingerprint.hex(), subject, sid)
+        return ended
 
     async def delete_all_sessions(self) -> int:
         ids = await self._read_command("ZRANGE", KEYS["SESSIONS"], 0, -1)
@@ -146,11 +156,21 @@ class RedisLogins(StorePart[RedisDatabase]):
 
 
 def _decode_session(fields: list[Any]) -> Session | None:
-    username, fingerprint, *times = fields
+    username, fingerprint, created, seen, expires, ends, shown_name, provider, subject, sid = fields
     if username is None:
         return None
-    created, seen, expires, ends = map(float, times)
-    return Session(username, bytes.fromhex(fingerprint), created, seen, expires, ends)
+    return Session(
+        username,
+        bytes.fromhex(fingerprint),
+        float(created),
+        float(seen),
+        float(expires),
+        float(ends),
+        shown_name or "",  # empty fields are not stored, nor were they by older versions
+        provider or "",
+        subject or "",
+        sid or "",
+    )
 
 
 def _decode_failures(counted: list[Any]) -> dict[bytes, Failures]:

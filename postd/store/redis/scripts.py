@@ -50,10 +50,12 @@ KEYS = {
     # A hash: the clock of every process has "reached" this date; counts of nonces that expired until "nonces" may be
     # removed; "proofs" is the last expiry of the proofs that are removed.
     "CLOCK": "postd:clock",
-    # Prefix of a session; all sessions, scored by their expiry; prefix of the set of sessions of a user.
+    # Prefix of a session, with its ID token; all sessions, scored by their expiry; prefix of the set of sessions of a
+    # user; prefix of the sets of sessions at a provider, under FINGERPRINT:subject:SUBJECT and FINGERPRINT:sid:SID.
     "SESSION": "postd:session:",
     "SESSIONS": "postd:sessions",
     "SESSIONS_OF": "postd:sessions_of:",
+    "SESSIONS_AT": "postd:sessions_at:",
     # Prefix of the failures of a key, and of its reservations under KEY:reserved, scored by their expiry; all of them
     # sets, scored by their first expiry.
     "FAILURE": "postd:failure:",

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from twisted.logger import Logger
 
 from postd.errors import StoreMissingError, StoreOlderError, StoreRefusedError, StoreUnavailableError
-from postd.store.sqlite.deleted_texts import SEARCHED_MAX_BYTES, empty_log, root_of_posts, vacuum
+from postd.store.sqlite.deleted_texts import SEARCHED_MAX_BYTES, empty_log, roots_of_texts, vacuum
 from postd.store.sqlite.errors import DAMAGED, store_error
 from postd.store.sqlite.file_locks import SharedFile, identity_of, open_descriptors
 from postd.store.sqlite.held_file import HeldFile, locked_folder
@@ -99,12 +99,12 @@ class DatabaseFile:
             Whether it was created.
         """
         with self._opened(create=create, check_whole=True) as connection:
-            root = root_of_posts(connection)
+            roots = roots_of_texts(connection)
         is_new = self._is_new
         if not self._may_upgrade or Path(self.path).stat().st_size > SEARCHED_MAX_BYTES:
             return is_new
         with closing(SharedFile(self.path, os.O_RDONLY)) as file:
-            is_found = any(find_texts(file.descriptor, root))
+            is_found = any(find_texts(file.descriptor, roots))
         if is_found:
             with self._opened() as connection:
                 self._vacuum(connection)

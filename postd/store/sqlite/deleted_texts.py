@@ -1,5 +1,7 @@
 """Remove the texts of deleted and replaced posts from an SQLite file and its write-ahead log, soon after the commits.
 
+The ID tokens of sessions that have ended are such texts, too.
+
 A commit overwrites them in the file (`secure_delete`). But the log has the pages as they were before until it is
 emptied: other checkpoints leave its content there, to be overwritten by later commits. And a copy may stay in unused
 space of the file (`postd.store.sqlite.unused_space`), which only VACUUM removes.
@@ -36,6 +38,8 @@ VACUUM_SHARE = 0.001
 """Limit on the share of the time in which VACUUM runs, while other writes wait."""
 
 _PAGES_AT_A_TIME = 256
+
+_SELECT_ROOTS = "SELECT rootpage FROM sqlite_master WHERE name IN ('post', 'id_token')"
 
 T = TypeVar("T")
 
@@ -123,13 +127,12 @@ class DeletedTexts:
 def _begin_search(connection: sqlite3.Connection, descriptor: int) -> Iterator[bool]:
     if os.fstat(descriptor).st_size > SEARCHED_MAX_BYTES:
         return iter(())
-    return find_texts(descriptor, root_of_posts(connection))
+    return find_texts(descriptor, roots_of_texts(connection))
 
 
-def root_of_posts(connection: sqlite3.Connection) -> int:
-    """Return the number of the first page of the posts."""
-    root: int = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'post'").fetchone()[0]
-    return root
+def roots_of_texts(connection: sqlite3.Connection) -> list[int]:
+    """Return the number of the first page of each table with texts that may be deleted."""
+    return [root for (root,) in connection.execute(_SELECT_ROOTS)]
 
 
 def empty_log(connection: sqlite3.Connection, _descriptor: int = -1) -> bool:

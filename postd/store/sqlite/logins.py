@@ -2,7 +2,8 @@
 
 import secrets
 import sqlite3
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,12 +25,23 @@ from postd.store.sqlite.database import SqliteDatabase
 _EXPIRING = ("session", "failure", "idempotency_key", "nonce_count", "used_proof")
 """The tables whose rows expire."""
 
+_FIELDS = ", ".join(Session.__struct_fields__)
+_INSERT_SESSION = f"INSERT INTO session (id_hash, {_FIELDS}) VALUES (?{', ?' * len(Session.__struct_fields__)})"  # noqa: S608 - only constants
+_SELECT_SESSION = f"SELECT {_FIELDS} FROM session WHERE id_hash = ?"  # noqa: S608 - only constants
+_SELECT_SESSIONS = f"SELECT {_FIELDS} FROM session ORDER BY created, username"  # noqa: S608 - only constants
+
+# The comparisons with '' make SQLite use the indexes, which are partial. With both claims it uses the index of the sid: a
+# sid has one subject, a subject may have many.
+_END_AT_SUBJECT = "DELETE FROM session WHERE fingerprint = ? AND subject = ? AND subject <> ''"
+_END_AT_SID = "DELETE FROM session WHERE fingerprint = ? AND sid = ? AND sid <> '' AND ? IN ('', subject)"
+
 _SELECT_CLOCK = "SELECT reached FROM clock"
 _UPDATE_CLOCK = """
 UPDATE clock SET reached = max(reached, ?), nonces = max(nonces, ?),
     proofs = max(proofs, coalesce((SELECT max(expires) FROM used_proof WHERE expires <= ?), 0))
 """
 
+_END_SESSION = "DELETE FROM session WHERE id_hash = ?"
 _END_OLDEST = """
 DELETE FROM session WHERE id_hash IN (
     SELECT id_hash FROM session WHERE username = ? ORDER BY expires > ? DESC, created DESC LIMIT -1 OFFSET ?
@@ -37,8 +49,15 @@ DELETE FROM session WHERE id_hash IN (
 """
 
 
+class _Ended(NamedTuple):
+    """How many sessions a write has ended, and how many of them had an ID token."""
+
+    sessions: int
+    id_tokens: int
+
+
 class SqliteLogins(StorePart[SqliteDatabase]):
-    """The tables of `schema/0002_logins.sql` and `schema/0008_clock.sql`."""
+    """The tables of `schema/0002_logins.sql`, `schema/0008_clock.sql` and `schema/0010_provider_sessions.sql`."""
 
     def __init__(self, database: SqliteDatabase) -> None:
         super().__init__(database)
@@ -82,25 +101,35 @@ class SqliteLogins(StorePart[SqliteDatabase]):
         *,
         in_place_of: Collection[bytes] = (),
         max_of_user: int = SESSIONS_PER_ACCOUNT,
+        id_token: str = "",
     ) -> None:
-        def write(connection: sqlite3.Connection) -> None:
-            connection.executemany("DELETE FROM session WHERE id_hash = ?", [(old,) for old in in_place_of])
-            connection.execute(_END_OLDEST, (session.username, session.created, max_of_user - 1))
-            row = (id_hash, *msgspec.structs.astuple(session))
-            connection.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        def write(connection: sqlite3.Connection) -> _Ended:
+            replaced = _end_sessions(connection, _END_SESSION, [(old,) for old in in_place_of])
+            oldest = _end_sessions(connection, _END_OLDEST, [(session.username, session.created, max_of_user - 1)])
+            connection.execute(_INSERT_SESSION, (id_hash, *msgspec.structs.astuple(session)))
+            if id_token:
+                connection.execute("INSERT INTO id_token VALUES (?, ?)", (id_hash, id_token))
+            return _Ended(replaced.sessions + oldest.sessions, replaced.id_tokens + oldest.id_tokens)
 
-        await self._write(write, changes=("session",))
+        await self._write_ending(write)
 
     def get_session(self, id_hash: bytes) -> Work[Session | None]:
         def query(connection: sqlite3.Connection) -> Session | None:
-            row = connection.execute("SELECT * FROM session WHERE id_hash = ?", (id_hash,)).fetchone()
-            return Session(*row[1:]) if row else None
+            row = connection.execute(_SELECT_SESSION, (id_hash,)).fetchone()
+            return Session(*row) if row else None
 
         return self._read_cached("session", id_hash, query)
 
+    async def get_id_token(self, id_hash: bytes) -> str:
+        def query(connection: sqlite3.Connection) -> str:
+            row = connection.execute("SELECT id_token FROM id_token WHERE id_hash = ?", (id_hash,)).fetchone()
+            return row[0] if row else ""
+
+        return await self._read(query)
+
     async def list_sessions(self) -> list[Session]:
         def query(connection: sqlite3.Connection) -> list[Session]:
-            return [Session(*row[1:]) for row in connection.execute("SELECT * FROM session ORDER BY created, username")]
+            return [Session(*row) for row in connection.execute(_SELECT_SESSIONS)]
 
         return await self._read(query)
 
@@ -112,21 +141,35 @@ class SqliteLogins(StorePart[SqliteDatabase]):
         await self._write(write, changes=("session",))
 
     async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
-        rows = [(id_hash,) for id_hash in id_hashes]
-        return await self._delete_sessions("DELETE FROM session WHERE id_hash = ?", rows)
+        return await self._delete_sessions(_END_SESSION, [(id_hash,) for id_hash in id_hashes])
 
     async def delete_sessions_of(self, fingerprints: Mapping[str, bytes | None]) -> int:
         rows = list(fingerprints.items())
         return await self._delete_sessions("DELETE FROM session WHERE username = ? AND fingerprint IS NOT ?", rows)
 
+    async def end_sessions_at(self, fingerprint: bytes, *, subject: str = "", sid: str = "") -> int:
+        if sid:
+            return await self._delete_sessions(_END_AT_SID, [(fingerprint, sid, subject)])
+        return await self._delete_sessions(_END_AT_SUBJECT, [(fingerprint, subject)])
+
     async def delete_all_sessions(self) -> int:
         return await self._delete_sessions("DELETE FROM session", [()])
 
     async def _delete_sessions(self, delete: str, rows: Sequence[tuple[object, ...]]) -> int:
-        def write(connection: sqlite3.Connection) -> int:
-            return connection.executemany(delete, rows).rowcount
+        if not rows:
+            return 0
+        return await self._write_ending(lambda connection: _end_sessions(connection, delete, rows))
 
-        return await self._write(write, changes=("session",)) if rows else 0
+    async def _write_ending(self, write: Callable[[sqlite3.Connection], _Ended]) -> int:
+        """Commit a write that may end sessions; return how many ended."""
+        ended = await self._write(write, changes=("session",))
+        self._remove_later(ended.id_tokens)
+        return ended.sessions
+
+    def _remove_later(self, id_tokens: int) -> None:
+        """Remove deleted ID tokens from the write-ahead log and unused space, too, as the texts of deleted posts."""
+        if id_tokens:
+            self.database.deleted_texts.remove_later()
 
     async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
         expiries = await self._read_cached("failure", keys, lambda connection: _select_failures(connection, keys))
@@ -181,16 +224,25 @@ class SqliteLogins(StorePart[SqliteDatabase]):
             is_behind = bool(earliest) and reached <= now - CLOCK_KEPT_S
             return is_behind or any(first <= expired[table] for table, first in earliest.items()), reached
 
-        def write(connection: sqlite3.Connection) -> float:
+        def write(connection: sqlite3.Connection) -> tuple[float, int]:
             connection.execute(_UPDATE_CLOCK, (now, expired["nonce_count"], expired["used_proof"]))
-            for table, until in expired.items():
+            ended = _end_sessions(connection, "DELETE FROM session WHERE expires <= ?", [(now,)])
+            for table, until in expired.items():  # no session any more
                 connection.execute(f"DELETE FROM {table} WHERE expires <= ?", (until,))  # noqa: S608 - only constants
-            reached: float = connection.execute(_SELECT_CLOCK).fetchone()[0]
-            return reached
+            return connection.execute(_SELECT_CLOCK).fetchone()[0], ended.id_tokens
 
         needs_write, reached = await self._read(query)
         # An empty write transaction would lock other processes out.
-        return await self._write(write, synced=False) if needs_write else reached
+        if needs_write:
+            reached, id_tokens = await self._write(write, synced=False)
+            self._remove_later(id_tokens)
+        return reached
+
+
+def _end_sessions(connection: sqlite3.Connection, delete: str, rows: Sequence[tuple[object, ...]]) -> _Ended:
+    before = connection.total_changes  # with those of triggers: an ID token is deleted by one
+    sessions = connection.executemany(delete, rows).rowcount if rows else 0
+    return _Ended(sessions, connection.total_changes - before - sessions)
 
 
 def _reserved(key: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Find texts of deleted posts in the unused space of an SQLite file.
+"""Find texts of deleted posts, and deleted ID tokens, in the unused space of an SQLite file.
 
 With `secure_delete` SQLite overwrites what it deletes. But where it moves rows from a page to other pages, copies may
 stay behind in the page, and are not overwritten when the rows are deleted: with posts of all lengths, one or two of a
@@ -11,7 +11,7 @@ give a wrong result, until the next time.
 import os
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
 _INTERIOR, _LEAF = 5, 13
@@ -21,12 +21,12 @@ _search_text = re.compile(rb"[^\0]{5}").search
 """Shorter are the links between freed blocks, which stay, too."""
 
 
-def find_texts(descriptor: int, root: int) -> Iterator[bool]:
-    """Yield for each free page, and each page of a table, whether there is a text in its unused space.
+def find_texts(descriptor: int, roots: Iterable[int]) -> Iterator[bool]:
+    """Yield for each free page, and each page of some tables, whether there is a text in its unused space.
 
     Args:
         descriptor: of the file.
-        root: the first page of the table.
+        roots: the first page of each table.
     """
     header = os.pread(descriptor, 100, 0)
     if len(header) < 100:
@@ -37,7 +37,7 @@ def find_texts(descriptor: int, root: int) -> Iterator[bool]:
     def read(number: int) -> bytes:
         return os.pread(descriptor, page_bytes, (number - 1) * page_bytes)
 
-    spaces = chain(_free_pages(read, first_free), _table_pages(read, root, page_bytes))
+    spaces = chain(_free_pages(read, first_free), _table_pages(read, roots, page_bytes))
     try:
         # Not more: a page that is read while it is written could lead in a circle.
         for space in islice(spaces, os.fstat(descriptor).st_size // page_bytes):
@@ -55,11 +55,11 @@ def _free_pages(read: Callable[[int], bytes], first: int) -> Iterator[bytes]:
         yield from map(read, struct.unpack_from(f">{count}I", page, 8))
 
 
-def _table_pages(read: Callable[[int], bytes], root: int, page_bytes: int) -> Iterator[bytes]:
-    """Yield the unused space of the pages of a table that have rows."""
+def _table_pages(read: Callable[[int], bytes], roots: Iterable[int], page_bytes: int) -> Iterator[bytes]:
+    """Yield the unused space of the pages of some tables that have rows."""
     # The places of rows that the page had are no text. The first byte of a place is at most this.
     match_places = re.compile(rb"(?:[\0-\x%02x].)*" % (page_bytes - 1 >> 8), re.DOTALL).match
-    numbers = [root]
+    numbers = [*roots]
     while numbers:
         page = read(numbers.pop())
         kind, free_block, cells, content = struct.unpack_from(">BHHH", page)

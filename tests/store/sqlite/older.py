@@ -95,7 +95,11 @@ def older_postd(monkeypatch: pytest.MonkeyPatch, schema: int) -> Iterator[None]:
 
 def _tables_of(connection: sqlite3.Connection) -> Tables:
     there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    columns = {"change": "revision, kind, id", "post": "id, post"}  # of all schemas
+    columns = {  # of all schemas
+        "change": "revision, kind, id",
+        "post": "id, post",
+        "session": "id_hash, username, fingerprint, created, seen, expires, ends",
+    }
     return {
         name: connection.execute(f"SELECT {columns.get(name, '*')} FROM {name}").fetchall()
         for name in _TABLES

@@ -94,14 +94,29 @@ local function find_changes(revision, since, most, with_details)
   return changes
 end
 
+-- Returns the keys of the sets of sessions with the same claims. The fingerprint is hexadecimal: no two have one key.
+local function sets_at(fingerprint, subject, sid)
+  local sets = {}
+  if subject and subject ~= '' then
+    sets[1] = SESSIONS_AT .. fingerprint .. ':subject:' .. subject
+  end
+  if sid and sid ~= '' then
+    sets[#sets + 1] = SESSIONS_AT .. fingerprint .. ':sid:' .. sid
+  end
+  return sets
+end
+
 local function end_session(id)
-  local username = redis.call('HGET', SESSION .. id, 'username')
+  local fields = redis.call('HMGET', SESSION .. id, 'username', 'fingerprint', 'subject', 'sid')
   redis.call('ZREM', SESSIONS, id)
-  if not username then
+  if not fields[1] then
     return 0
   end
   redis.call('DEL', SESSION .. id)
-  redis.call('SREM', SESSIONS_OF .. username, id)
+  redis.call('SREM', SESSIONS_OF .. fields[1], id)
+  for _, set in ipairs(sets_at(fields[2], fields[3], fields[4])) do
+    redis.call('SREM', set, id)
+  end
   return 1
 end
 
