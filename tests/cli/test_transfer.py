@@ -191,12 +191,14 @@ def test_import_into_a_locked_store_fails_at_once(store: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["copy", "--to", "sqlite:new.db"], ["backup", "new.db"], ["export", "new.db"]])
-def test_deleted_text_is_in_no_copy(store: Path, command: list[str]) -> None:
+def test_deleted_text_and_id_token_are_in_no_copy(store: Path, command: list[str]) -> None:
     added = [f"INSERT INTO post (post) VALUES ('deleted text {n}')" for n in range(3)]
     run_sql(store, "PRAGMA secure_delete = OFF", *added, "DELETE FROM post WHERE post LIKE 'deleted text %'")
+    run_sql(store, "INSERT INTO id_token VALUES (x'01', 'an ID token')")
     assert b"deleted text" in store.read_bytes()
     assert postd(store.parent, *command)[0] == 0
-    assert b"deleted text" not in (store.parent / "new.db").read_bytes()
+    copy = (store.parent / "new.db").read_bytes()
+    assert (b"deleted text" in copy, b"an ID token" in copy) == (False, False)
 
 
 @pytest.mark.parametrize("command", [["copy", "--to", "sqlite:new.db"], ["backup", "new.db"]])

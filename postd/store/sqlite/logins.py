@@ -30,8 +30,8 @@ _INSERT_SESSION = f"INSERT INTO session (id_hash, {_FIELDS}) VALUES (?{', ?' * l
 _SELECT_SESSION = f"SELECT {_FIELDS} FROM session WHERE id_hash = ?"  # noqa: S608 - only constants
 _SELECT_SESSIONS = f"SELECT {_FIELDS} FROM session ORDER BY created, username"  # noqa: S608 - only constants
 
-# The comparisons with '' make SQLite use the indexes, which are partial. With both claims it uses the index of the sid: a
-# sid has one subject, a subject may have many.
+# The comparisons with '' make SQLite use the indexes, which are partial. With both claims it uses the index of the sid:
+# a sid has one subject, a subject may have many.
 _END_AT_SUBJECT = "DELETE FROM session WHERE fingerprint = ? AND subject = ? AND subject <> ''"
 _END_AT_SID = "DELETE FROM session WHERE fingerprint = ? AND sid = ? AND sid <> '' AND ? IN ('', subject)"
 

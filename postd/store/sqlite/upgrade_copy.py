@@ -15,8 +15,10 @@ _UNFINISHED = ".unfinished-"
 def keep_upgrade_copy(source: sqlite3.Connection, database: str, suffix: str) -> str:
     """Copy a database page by page; return the name of the copy when it is durable.
 
-    It has the owner of the database and mode 0600. If there is another file with that name, the copy gets a number
-    (`.2`, `.3`), unless the two are equal, as after a start that failed later: restarts do not fill the disk.
+    It has the owner of the database and mode 0600, and no ID tokens: they end with their sessions.
+
+    If there is another file with that name, the copy gets a number (`.2`, `.3`), unless the two are equal, as after a
+    start that failed later: restarts do not fill the disk.
 
     Args:
         source: a connection to the database; no other process writes to it or copies it at the same time.
@@ -73,6 +75,9 @@ def _copy(source: sqlite3.Connection, made: str, original: os.stat_result) -> No
             copy.execute("PRAGMA journal_mode = OFF")
             copy.execute("PRAGMA synchronous = OFF")
             source.backup(copy)
+            if copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'id_token'").fetchone():
+                copy.execute("PRAGMA secure_delete = ON")
+                copy.execute("DELETE FROM id_token")
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -9,11 +9,16 @@ from twisted.internet import reactor as global_reactor
 from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.opening import open_store as make_store_of
+from postd.store.redis.scripts import KEYS
 from tests.redis_server import RedisServer
 from tests.store.contract import (
+    ID_TOKEN,
     LastingStoreContract,
     MakeStore,
     check_text_comes_back,
+    id_hash_of,
+    make_provider_session,
+    make_session,
     with_any_text,
 )
 
@@ -36,3 +41,21 @@ class RedisStoreTests(LastingStoreContract):
     @ensureDeferred
     async def test_text_is_stored_exactly(self, store: Store, text: str) -> None:
         await check_text_comes_back(store, text)
+
+    @ensureDeferred
+    async def test_session_of_an_older_version_is_read(self, store: Store, server: RedisServer) -> None:
+        await store.add_session(id_hash_of(1), make_session())
+        stored = server.ask("HGETALL", KEYS["SESSION"] + id_hash_of(1).hex())
+        assert len(stored) == 6  # the fields of older versions
+        assert await store.get_session(id_hash_of(1)) == make_session()
+
+    @ensureDeferred
+    async def test_session_that_an_older_version_ends_leaves_no_key(self, store: Store, server: RedisServer) -> None:
+        for number in (1, 2):
+            await store.add_session(id_hash_of(number), make_provider_session("1", "s"), id_token=ID_TOKEN)
+        server.ask("ZREM", KEYS["SESSIONS"], id_hash_of(1).hex())
+        server.ask("DEL", KEYS["SESSION"] + id_hash_of(1).hex())
+        assert await store.get_id_token(id_hash_of(1)) == ""
+        assert await store.end_sessions_at(b"provider", subject="1") == 1
+        assert await store.end_sessions_at(b"provider", sid="s") == 0
+        assert server.ask("KEYS", f"{KEYS['SESSIONS_AT']}*") == []

@@ -569,6 +569,21 @@ async def test_purge_uses_indexes(store: SqliteStore) -> None:
 
 
 @ensureDeferred
+async def test_end_of_sessions_at_a_provider_uses_indexes(store: SqliteStore) -> None:
+    for claims, index in (
+        ({"subject": "1"}, "session_of_subject (fingerprint=? AND subject=?)"),
+        ({"sid": "s"}, "session_of_sid (fingerprint=? AND sid=?)"),
+        ({"subject": "1", "sid": "s"}, "session_of_sid (fingerprint=? AND sid=?)"),
+    ):
+        with statements_of(writer_of(store)) as done:
+            await store.end_sessions_at(b"provider", **claims)
+        (delete,) = [statement for statement in done if statement.startswith("DELETE")]
+        plan = reader_of(store).execute(f"EXPLAIN QUERY PLAN {delete}").fetchall()
+        # Of the deletion; later rows are of its trigger.
+        assert plan[0][3].endswith(f"INDEX {index}"), plan
+
+
+@ensureDeferred
 async def test_lock_of_sqlite_on_the_shared_memory_is_kept(store: Store, path: Path) -> None:
     """Byte 128: a process that does not find the lock truncates the shared memory, which kills this one."""
     await store.version()

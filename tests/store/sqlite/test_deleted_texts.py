@@ -23,9 +23,11 @@ from postd.store.sqlite import deleted_texts
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import SCHEMA_WITHOUT_TEXTS, DatabaseFile
 from postd.store.sqlite.deleted_texts import REMOVE_AFTER_S, RETRY_AFTER_S, VACUUM_RETRY_AFTER_S
+from postd.store.sqlite.logins import SqliteLogins
 from postd.store.sqlite.posts import SqlitePosts
 from postd.store.sqlite.store import MemoryDatabase
 from tests.helpers import InlineThread, result_of, run_sql
+from tests.store.contract import NOW, id_hash_of, make_provider_session, make_session
 from tests.store.sqlite.older import make_older
 
 
@@ -109,6 +111,11 @@ def change_posts(posts: Posts, *, seed: int) -> set[bytes]:
             posts.wait(0)
     posts.wait(0)
     return {text.encode() for text in texts.values()}
+
+
+def numbers_in(content: bytes) -> set[bytes]:
+    """Return the numbers of the texts that begin in some bytes."""
+    return set(re.findall(rb"<text (\d+)>", content))
 
 
 def found_in(content: bytes) -> set[bytes]:
@@ -206,6 +213,44 @@ def test_log_of_added_posts_is_not_emptied(posts: Posts, path: Path) -> None:
     posts.write(posts.store.delete_post(1))
     posts.wait()
     assert not log.stat().st_size
+
+
+def test_id_tokens_of_ended_sessions_are_gone_from_the_file_and_the_log(posts: Posts, path: Path) -> None:
+    chance = random.Random(7)
+    logins = SqliteLogins(posts.database)
+    lengths = [12, 300, 900, 2000, 4000, 4096]
+    for n in range(10, 210):
+        session = make_provider_session(f"{n % 50}", f"{n}", expires=NOW + n % 3)
+        token = text_of(n, chance.choice(lengths))
+        replaced = [id_hash_of(n - 3)] if n % 5 == 0 else []
+        adding = logins.add_session(id_hash_of(n), session, id_token=token, in_place_of=replaced, max_of_user=3)
+        posts.write(adding)
+        if n % 7 == 0:
+            posts.write(logins.delete_sessions([id_hash_of(n - 2)]))
+        if n % 11 == 0:
+            posts.write(logins.end_sessions_at(b"provider", subject=f"{n % 50 - 1}"))
+    kept = b"".join(token.encode() for (token,) in run_sql(path, "SELECT id_token FROM id_token"))
+    assert numbers_in(content_of(path.parent)) > numbers_in(kept)
+    posts.wait()
+    assert numbers_in(content_of(path.parent)) == numbers_in(kept)
+    posts.write(logins.purge_expired(now=NOW + 1, wall=NOW))
+    posts.wait()
+    later = b"".join(token.encode() for (token,) in run_sql(path, "SELECT id_token FROM id_token"))
+    assert numbers_in(content_of(path.parent)) == numbers_in(later) < numbers_in(kept)
+    posts.write(logins.delete_all_sessions())
+    posts.wait()
+    assert b"<text" not in content_of(path.parent)
+    assert b"~~~~~" not in content_of(path.parent)
+
+
+def test_log_of_sessions_without_id_token_is_not_emptied(posts: Posts, path: Path) -> None:
+    posts.wait()
+    logins = SqliteLogins(posts.database)
+    posts.write(logins.add_session(id_hash_of(1), make_session()))
+    posts.write(logins.add_session(id_hash_of(2), make_session(), in_place_of=[id_hash_of(1)]))
+    posts.write(logins.delete_all_sessions())
+    posts.wait(10 * REMOVE_AFTER_S)
+    assert path.with_name("posts.db-wal").stat().st_size
 
 
 def test_text_that_a_killed_process_left_in_the_log_is_removed(path: Path) -> None:

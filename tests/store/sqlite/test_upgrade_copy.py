@@ -20,10 +20,21 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from postd.errors import StoreRefusedError, StoreUnavailableError
 from postd.model import Change, ChangeKind, PostDetails
 from postd.reactor import IReactor
-from postd.store.sqlite.database_file import SCHEMA_WITHOUT_TEXTS
+from postd.store.sqlite.database_file import SCHEMA_WITHOUT_TEXTS, schema_steps
 from postd.store.sqlite.store import SqliteStore
 from tests.helpers import PATIENCE_S, locked, run_sql
-from tests.store.contract import KEYS, NOW, error_of, id_hash_of, make_session, open_store, started, until_available
+from tests.store.contract import (
+    ID_TOKEN,
+    KEYS,
+    NOW,
+    error_of,
+    id_hash_of,
+    make_provider_session,
+    make_session,
+    open_store,
+    started,
+    until_available,
+)
 from tests.store.failing import wait_until
 from tests.store.sqlite.older import NEWEST, OLDER, POSTS, make_older, names_in, older_postd, schema_of, tables_of
 from tests.store.sqlite.upgrading import KINDS
@@ -86,6 +97,24 @@ async def test_upgrade_keeps_all_data_and_a_copy(path: Path, schema: int) -> Non
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert names_in(path.parent) == {"posts.db", copy.name}
     assert (schema_of(copy), tables_of(copy)) == (schema, before)
+
+
+@ensureDeferred
+async def test_copy_of_an_upgrade_has_no_id_token(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = await open_store(lambda: make_store(path))
+    session = make_provider_session("1", "s")
+    for number in range(3):
+        await store.add_session(id_hash_of(number), session, id_token=ID_TOKEN[: 4096 >> 4 * number])
+    await store.stop()
+    steps = (*schema_steps(), "CREATE TABLE next (id);\n")
+    monkeypatch.setattr("postd.store.sqlite.database_file.schema_steps", lambda: steps)
+    store = await open_store(lambda: make_store(path))
+    assert await store.get_id_token(id_hash_of(0)) == ID_TOKEN
+    await store.stop()
+    copy = path.with_name(f"posts.db.schema-{NEWEST}")
+    assert run_sql(copy, "SELECT count(*) FROM session") == [(3,)]
+    assert ID_TOKEN[:16].encode() not in copy.read_bytes()
+    assert ID_TOKEN[1000:1016].encode() not in copy.read_bytes()
 
 
 @pytest.mark.parametrize("schema", OLDER)
