@@ -1,4 +1,4 @@
-"""Servers, issuers and credentials for the tests of applications that use `postd.protect` or `postd.client`.
+"""Servers, issuers, providers and credentials for the tests of applications that use `postd.protect` or `postd.client`.
 
 Rules of this package:
 
@@ -15,6 +15,7 @@ from postd.client import ConfigError, SignInError
 from postd.testing.credentials import basic, bearer, write_users
 from postd.testing.issuer import Issuer
 from postd.testing.posts import PostServer
+from postd.testing.provider import Provider
 from postd.testing.serving import Server
 
-__all__ = ["ConfigError", "Issuer", "PostServer", "Server", "SignInError", "basic", "bearer", "write_users"]
+__all__ = ["ConfigError", "Issuer", "PostServer", "Provider", "Server", "SignInError", "basic", "bearer", "write_users"]

@@ -1,23 +1,18 @@
 """An issuer of access tokens on loopback (`Issuer`)."""
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
-import orjson
 from joserfc import jwt
-from joserfc.jwk import ECKey
-from twisted.web.resource import Resource
-from twisted.web.server import Request
 
 from postd.protect import TrustedIssuer, issuer
+from postd.protocol.discovery import OPENID_PATH
 from postd.reactor import AnyReactor
+from postd.testing.endpoints import Answer, Endpoints
+from postd.testing.faults import make_key
 from postd.testing.serving import Server
 
 LIFETIME_S = 600
-
-_DISCOVERY = b"/.well-known/openid-configuration"
-_KEYS = b"/keys"
 
 
 class Issuer(Server):
@@ -39,14 +34,13 @@ class Issuer(Server):
 
     def __init__(self, reactor: AnyReactor, *, audience: str = "https://api.example") -> None:
         self.audience = audience
-        self._key = ECKey.generate_key("P-256", {"alg": "ES256", "use": "sig"}, auto_kid=True)
-        self._documents = _Documents()
-        super().__init__(reactor, self._documents, on_port=True)
-
-    async def start(self) -> None:
-        await super().start()
-        metadata = {"issuer": self.url, "jwks_uri": f"{self.url}{_KEYS.decode('ascii')}"}
-        self._documents.by_path = {_DISCOVERY: metadata, _KEYS: {"keys": [self._key.as_dict(private=False)]}}
+        self._key = make_key()
+        endpoints = Endpoints()
+        endpoints.by_path = {
+            OPENID_PATH: lambda _: Answer({"issuer": self.url, "jwks_uri": f"{self.url}/keys"}),
+            "/keys": lambda _: Answer({"keys": [self._key.as_dict(private=False)]}),
+        }
+        super().__init__(reactor, endpoints, on_port=True)
 
     def sign(self, **claims: object) -> str:
         """Return an access token (RFC 9068 §2): one for `alice` that is accepted, but for the given claims.
@@ -63,19 +57,3 @@ class Issuer(Server):
     def trusted(self, **options: Any) -> TrustedIssuer:
         """Return the result of `postd.protect.issuer` with these options, for `Protection(issuers=[...])`."""
         return issuer(self.url, **{"audience": self.audience, **options})
-
-
-class _Documents(Resource):
-    isLeaf = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.by_path: dict[bytes, Mapping[str, object]] = {}
-
-    def render_GET(self, request: Request) -> bytes:
-        document = self.by_path.get(request.path)
-        if document is None:
-            request.setResponseCode(404)
-            return b""
-        request.setHeader(b"Content-Type", b"application/json")
-        return orjson.dumps(document)
