@@ -40,6 +40,7 @@ from postd.front.socket_state import (
 )
 from postd.http.errors import Problem
 from postd.http.responses import NO_MEMORY, Parts, Response, StreamedResponse
+from postd.http.views import respond
 from postd.protocol.http1.chunked import ChunkedDecoder, body_too_large
 from postd.protocol.http1.head import HEAD_END, Head, HeadDecoder, PartialHead, decode_method_and_target
 from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
@@ -500,11 +501,15 @@ class HttpConnection(Protocol):
             named = _NAMED.findall(self._buffer[:HEAD_MAX_BYTES].partition(HEAD_END)[0])
             head = Head(method, target, target.partition(b"?")[0], 1, {b"X-Request-Id": named} if named else {})
         request = HttpRequest(self, head, b"", self._clock.seconds())
-        if self._head is not None:  # only its body or its host is refused
-            request.route = self.site.route_of(head.method, head.path)
+        is_known = self._head is not None  # only its body or its host is refused
         self._head = self._chunks = None
         self._buffer, self._body = b"", []
-        request.fail(Problem(error.status, error.why))
+        problem = Problem(error.status, error.why)
+        if is_known:
+            request.route, view = self.site.refuse(head.method, head.path, problem)
+            respond(request, view(request))
+        else:
+            request.fail(problem)
         self._linger()
 
     def _linger(self) -> None:

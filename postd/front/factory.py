@@ -30,7 +30,7 @@ from postd.front.interface import AnsweredRequest, Limits
 from postd.front.request_turns import RequestTurns
 from postd.front.response_memory import ResponseMemory
 from postd.http.interface import Request
-from postd.http.views import routes_of, view_of
+from postd.http.views import refusal_by, view_of
 from postd.monitoring.tally import Tally
 
 SWEEP_MIN_S, SWEEP_MAX_S = 0.05, 1.0
@@ -84,7 +84,7 @@ class HttpFactory(Site):
         reactor: IReactorTime,
     ) -> None:
         super().__init__(root, timeout=None, reactor=reactor)
-        self.view, self.route_of = view_of(root), routes_of(root)
+        self.view, self.refuse = view_of(root), refusal_by(root)
         self.limits = limits
         self.hosts: Hosts | None = hosts
         self.is_api = is_api
@@ -134,7 +134,7 @@ class HttpFactory(Site):
         `client_of` returns the network by which the client of a request is counted, behind a trusted proxy, too.
         `bodiless_paths` are as the attribute.
         """
-        self.resource, self.view, self.route_of = root, view_of(root), routes_of(root)
+        self.resource, self.view, self.refuse = root, view_of(root), refusal_by(root)
         self.limits, self.hosts, self.secure_fields = limits, hosts, secure_fields
         self.site_name, self._group_of, self.client_of = site_name, group_of, client_of
         self.bodiless_paths = bodiless_paths

@@ -71,7 +71,7 @@ class Site(Protocol):
         local_addresses: host and port of the listeners that only this machine can reach.
         bodiless_paths: the paths of resources that ignore the body of a request.
         secure_fields: returns the header lines of responses over TLS.
-        route_of: returns the route of a method and a path.
+        refuse: returns route and view of a request that is refused, from its method, its path and the error.
         is_api: returns whether errors at a path are problem details.
         client_of: returns the network by which the client of a request is counted.
         memory: counts the memory of responses that are not read yet.
@@ -87,7 +87,7 @@ class Site(Protocol):
     local_addresses: Collection[tuple[str, int]]
     bodiless_paths: Collection[bytes]
     secure_fields: Callable[[Request], bytes] | None
-    route_of: Callable[[bytes, bytes], str | None]
+    refuse: Callable[[bytes, bytes, Exception], tuple[str | None, View]]
     is_api: Callable[[bytes], bool]
     client_of: Callable[[Request], str]
     memory: ResponseMemory

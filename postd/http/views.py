@@ -180,9 +180,9 @@ class ViewResource(Resource):
         super().__init__()
         self.view = view
 
-    def route_of(self, _method: bytes, _path: bytes) -> str | None:
-        """Return the route of a request that the view does not see, None if no route matches."""
-        return None
+    def refuse(self, _method: bytes, _path: bytes, error: Exception) -> tuple[str | None, View]:
+        """Return route and view of a request that is refused with an error before it is complete; no route is None."""
+        return None, error_page(error).view
 
     def render(self, request: object) -> int:
         adapted = adapt(request)
@@ -200,9 +200,9 @@ def view_of(resource: IResource) -> View:
     return render
 
 
-def routes_of(resource: IResource) -> Callable[[bytes, bytes], str | None]:
-    """Return the function that returns the route of a method and a path below a resource."""
-    return resource.route_of if isinstance(resource, ViewResource) else lambda _method, _path: None
+def refusal_by(resource: IResource) -> Callable[[bytes, bytes, Exception], tuple[str | None, View]]:
+    """Return the function that returns route and view of a refused request below a resource."""
+    return (resource if isinstance(resource, ViewResource) else ViewResource(view_of(resource))).refuse
 
 
 def error_page(error: Exception) -> ViewResource:

@@ -3,8 +3,7 @@
 A page of an allowed origin may send any request of the API, with an `Authorization` field that it sets itself, and read
 the response. It cannot use the browser's cookies or stored passwords: `Access-Control-Allow-Credentials` is never sent.
 A write with a session is refused. A write with Basic or Digest is refused unless the list names the origin (reference:
-Form login, F11). The response to a request that is refused before it has arrived completely, for example with 413, has
-no CORS fields.
+Form login, F11). A response to a request whose head could not be decoded, for example 431, has no CORS fields.
 
 Responses to other origins are the same without CORS fields: the browser enforces CORS, not the server.
 """

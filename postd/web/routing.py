@@ -138,8 +138,10 @@ class Router(ViewResource):
         request.route, view = self._remembered.get(asked) or self._match(*asked)
         return view(request)
 
-    def route_of(self, method: bytes, path: bytes) -> str | None:
-        return (self._remembered.get((method, path)) or self._match(method, path))[0]
+    def refuse(self, method: bytes, path: bytes, error: Exception) -> tuple[str | None, View]:
+        route, _ = self._remembered.get((method, path)) or self._match(method, path)
+        outer = self._of_api if percent_decode(path[1:].partition(b"/")[0]) in API_SEGMENTS else None
+        return route, _behind(outer, error_page(error).view)
 
     def _match(self, method: bytes, path: bytes) -> tuple[str | None, View]:
         first = percent_decode(path[1:].partition(b"/")[0])

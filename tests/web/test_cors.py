@@ -10,7 +10,7 @@ from tests.cases import each
 from tests.helpers import InMemoryApi, Response
 from tests.web.clients import basic
 from tests.web.test_posts import check_problem
-from tests.web.wire import ask, begin
+from tests.web.wire import ask, begin, begin_raw, decode_response
 
 APP = "https://app.example"
 OTHERS = ["http://localhost:3000", "capacitor://localhost", "safari-web-extension://0F1E-2D3C"]
@@ -83,6 +83,14 @@ def check_allowed(answer: Response, method: str, origin: str = APP) -> None:
     assert "www-authenticate" not in answer.headers
 
 
+def refusal(api: InMemoryApi, sent: bytes) -> Response:
+    """Return the response to a request that is not complete, in the end because of its time limit."""
+    exchange = begin_raw(api, sent)
+    if not exchange.has_begun:
+        exchange.channel.pass_deadline()
+    return decode_response(exchange.transport.value())
+
+
 class ListedTests:
     @pytest.fixture
     def api(self, make: Make) -> InMemoryApi:
@@ -130,6 +138,28 @@ class ListedTests:
             assert answer.status == status
             assert answer.header("Content-Type") == "application/problem+json"
             check_readable(answer)
+
+    @each(
+        "fields, body, status",
+        [
+            (b"Content-Length: 99999", b"", 413),
+            (b"Transfer-Encoding: chunked", b"4e20\r\n" + b"x" * 20_000 + b"\r\n0\r\n\r\n", 413),
+            (b"Transfer-Encoding: chunked", b"x\r\n", 400),
+            (b"Content-Length: 12", b"{", 408),
+        ],
+    )
+    def test_refused_body_is_readable(self, api: InMemoryApi, fields: bytes, body: bytes, status: int) -> None:
+        for target in (b"/post", b"/post/1", b"/post/x", b"/%70ost"):
+            head = b"PUT %b HTTP/1.1\r\nHost: localhost\r\nOrigin: %b\r\n%b\r\n\r\n" % (target, APP.encode(), fields)
+            answer = refusal(api, head + body)
+            check_problem(answer, status)
+            check_readable(answer)
+            other = refusal(api, head.replace(APP.encode(), b"https://evil.example") + body)
+            assert other.status == status
+            assert cors_in(other) == {}
+            page = refusal(api, head.replace(target, b"/login") + body)
+            assert page.status == status
+            assert cors_in(page) == {}
 
     def test_503_is_readable(self, api: InMemoryApi) -> None:
         api.close()
