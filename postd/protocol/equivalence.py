@@ -21,14 +21,14 @@ _SPELLED = re.compile(rb"%[0-9A-Fa-f]{2}|[^\]!#$%&'()*+,/:;=?@\[A-Za-z0-9._~-]")
 
 
 def normalize_target(target: bytes) -> bytes:
-    """Return a request target in origin form so that equivalent targets are equal.
+    """Return a request target in origin form so that equivalent targets are equal; an empty path is `/` (§6.2.3).
 
     Escapes get upper-case digits, those of unreserved characters are decoded, octets that no URI has are escaped, and
     dot segments are removed. Repeated slashes in the path become one, against RFC 3986, because many proxies pass the
     target on so. Reserved characters are not decoded: `%2F` differs from a slash.
     """
     path, question, query = _SPELLED.sub(lambda spelled: _NORMAL[spelled[0]], target).partition(b"?")
-    return _normalize_path(path) + question + query if path.startswith(b"/") else target
+    return _normalize_path(path) + question + query if path[:1] in {b"", b"/"} else target
 
 
 def _normalize_path(path: bytes) -> bytes:

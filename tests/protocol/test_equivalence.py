@@ -35,7 +35,8 @@ PATH = st.text("/.a%2eF~;=").map(lambda text: ("/" + text).encode())
         (b"/a b\xc3\xa4|", b"/a%20b%C3%A4%7C"),
         (b"/%zz%", b"/%zz%"),
         (b"*", b"*"),
-        (b"", b""),
+        (b"", b"/"),
+        (b"?a=%7e", b"/?a=~"),
         (b"http://x/%7e", b"http://x/%7e"),
     ],
 )
