@@ -92,7 +92,7 @@ EXPLICIT = pytest.mark.parametrize("send", [send_bearer, send_dpop])
 
 class WriteTests:
     @AMBIENT
-    @pytest.mark.parametrize("fields", CROSS_SITE)
+    @each("fields", CROSS_SITE)
     def test_cross_site_write_with_what_browsers_send_is_403(
         self, api: InMemoryApi, send: Send, fields: dict[str, Any]
     ) -> None:
@@ -106,16 +106,14 @@ class WriteTests:
         assert ask(api, "GET", "/post", headers=basic()).body == b"[]\n"
 
     @AMBIENT
-    @pytest.mark.parametrize(
-        "fields", [{}, {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}, {"Origin": "http://localhost"}]
-    )
+    @each("fields", [{}, {"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}, {"Origin": "http://localhost"}])
     def test_write_of_a_program_or_of_the_same_origin_is_processed(
         self, api: InMemoryApi, send: Send, fields: dict[str, Any]
     ) -> None:
         assert ask(api, "POST", "/post", BODY, {**JSON, **fields, **send(api, "POST", "/post")}).status == 201
 
     @EXPLICIT
-    @pytest.mark.parametrize("fields", CROSS_SITE)
+    @each("fields", CROSS_SITE)
     def test_cross_site_write_with_a_token_is_processed(
         self, api: InMemoryApi, send: Send, fields: dict[str, Any]
     ) -> None:
@@ -196,7 +194,7 @@ class WebSocketTests:
     """A handshake is a GET, and opens a channel that can write (RFC 6455 §10.2)."""
 
     @AMBIENT
-    @pytest.mark.parametrize("fields", CROSS_SITE)
+    @each("fields", CROSS_SITE)
     def test_handshake_of_another_origin_is_403(
         self, api: InMemoryApi, send: Send, handshake: dict[str, Any], fields: dict[str, Any]
     ) -> None:
@@ -205,7 +203,7 @@ class WebSocketTests:
         check_without_challenge(answer, 403)
 
     @AMBIENT
-    @pytest.mark.parametrize("fields", [{}, {"Origin": "http://localhost"}, {"Sec-Fetch-Site": "same-origin"}])
+    @each("fields", [{}, {"Origin": "http://localhost"}, {"Sec-Fetch-Site": "same-origin"}])
     def test_handshake_of_a_program_or_of_the_same_origin_passes(
         self, api: InMemoryApi, send: Send, handshake: dict[str, Any], fields: dict[str, Any]
     ) -> None:
