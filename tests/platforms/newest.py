@@ -24,12 +24,11 @@ NEWEST = [system for system in SYSTEMS if system.user is USER][-1:]
 """The last one of the table. `.ci/run` itself runs on the first suite, `matrix` on all of them."""
 
 TESTS = """
-tests/store/memory tests/store/sqlite/test_store.py tests/store/sqlite/test_database.py
-tests/store/sqlite/test_cached_reads.py tests/front/test_connection.py tests/front/test_differential.py
-tests/front/test_smuggling.py tests/web/lists tests/web/test_forward_auth.py tests/web/test_events.py tests/http
-tests/net/test_tls.py tests/client/test_posts.py tests/daemon/test_log.py tests/test_twisted_private.py
+tests/store/sqlite/test_store.py tests/store/sqlite/test_database.py tests/store/sqlite/test_cached_reads.py
+tests/front/test_connection.py tests/web/lists tests/web/test_events.py tests/http tests/net/test_tls.py
+tests/client/test_posts.py tests/daemon/test_log.py tests/test_twisted_private.py
 """
-"""What depends on the Python: stores, front and views in the process of pytest, where a later Python warns, frees and
+"""What depends on the Python: SQLite, front and views in the process of pytest, where a later Python warns, frees and
 refuses otherwise, TLS, and each private name of Twisted. Other tests make the same calls, or take too long.
 """
 

@@ -9,18 +9,21 @@ if TYPE_CHECKING:
     from tests.system.browser import Browser, OpenBrowser
 
 LONGEST = (
-    "test_bench.py",
     "test_board.py",
-    "test_pages.py",
-    "test_redis.py",
+    "test_bench.py",
     "test_balancers.py",
     "test_browser.py",
-    "test_schemathesis.py",
+    "test_pages.py",
     "test_error_pages.py",
-    "test_soak.py",
+    "test_redis.py",
+    "test_schemathesis.py",
+    "test_worst_input.py",
     "test_gateway.py",
-    "test_client_certificates.py",
+    "test_soak.py",
+    "test_packaging.py",
     "test_provider.py",
+    "test_client_certificates.py",
+    "test_systemd.py",
 )
 
 
