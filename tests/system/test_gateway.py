@@ -1,19 +1,24 @@
-"""nginx and Caddy under the settings of etc/, which ask postd, before a file server without authentication."""
+"""Six proxies under the settings of etc/, which ask postd, before a file server without authentication."""
 
+import hashlib
 import os
 import re
+import shutil
 import socket
 import ssl
 import subprocess
+import sys
+import textwrap
 import threading
 from base64 import b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Self
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import httpx
 import pytest
@@ -43,6 +48,35 @@ FAILURES_MAX = 4
 AUDIENCE = "https://app.example"
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
+PROXIES = ("nginx", "caddy", "traefik", "envoy", "haproxy", "apache")
+CHECKS = {"nginx": ["-t"], "caddy": ["adapt"], "envoy": ["--mode", "validate"], "haproxy": ["-c"], "apache": ["-t"]}
+"""The options with which a proxy checks its settings; Traefik has none."""
+
+WITHOUT_HOST = {"caddy": 200, "apache": 400, "haproxy": 200}
+"""The statuses of a request with HTTP/1.0 and credentials, but without `Host`, where it is not 421."""
+
+WHILE_AWAY = {"caddy": 502, "traefik": 500}
+"""The statuses while postd does not run, where it is not 503."""
+
+APACHE_MODULES = ("mpm_event", "authz_core", "headers", "http2", "lua", "proxy", "proxy_http", "ssl")
+APACHE_FRAME = """
+ServerName localhost
+Listen 127.0.0.1:{port}
+PidFile {folder}/apache.pid
+ErrorLog {folder}/apache.log
+DefaultRuntimeDir {folder}
+User www-data
+Group www-data
+Include {site}
+"""
+
+
+def find_program(name: str) -> str:
+    """Return the path of a program: of this environment (the extra `system`), else of the machine."""
+    path = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}:/usr/sbin")
+    assert path, f"there is no {name}: see docs/development/tests.md"
+    return path
+
 
 class Files(SimpleHTTPRequestHandler):
     """Sends files, takes bodies of any method, and notes each request in `received` of its server."""
@@ -52,7 +86,8 @@ class Files(SimpleHTTPRequestHandler):
     def parse_request(self) -> bool:
         parsed = super().parse_request()
         if parsed:
-            self.server.received.append((self.command, self.path, self.headers))  # type: ignore[attr-defined] # `Application` has it
+            target = self.requestline.split()[1]  # `path` would have one slash for several at its begin
+            self.server.received.append((self.command, target, self.headers))  # type: ignore[attr-defined] # `Application` has it
         return parsed
 
     def take(self) -> None:
@@ -65,12 +100,31 @@ class Files(SimpleHTTPRequestHandler):
     do_PUT = do_POST = do_PROPFIND = take
 
     def do_GET(self) -> None:
-        if self.headers["Upgrade"] != "websocket":
+        if self.path == "/events":
+            self._send_event()
+        elif self.headers["Upgrade"] == "websocket":
+            self._echo()
+        else:
             super().do_GET()
-            return
+
+    def _send_event(self) -> None:
+        """Send an event of a stream that ends once the client has it."""
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("X-Accel-Buffering", "no")  # nginx would wait for the end
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(b"data: 1\n\n")
+        self.server.seen.wait(PATIENCE_S)  # type: ignore[attr-defined] # `Application` has it
+        self.close_connection = True
+
+    def _echo(self) -> None:
         self.send_response(101)
         self.send_header("Connection", "Upgrade")
         self.send_header("Upgrade", "websocket")
+        # HAProxy makes 502 of a response without it.
+        key = self.headers["Sec-WebSocket-Key"] + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+        self.send_header("Sec-WebSocket-Accept", b64encode(hashlib.sha1(key.encode()).digest()).decode())
         self.end_headers()
         while piece := self.rfile.read1(100):
             self.wfile.write(piece)
@@ -90,6 +144,7 @@ class Application(ThreadingHTTPServer):
         (folder / "report.txt").write_text(REPORT)
         (folder / "page.html").write_text("<!DOCTYPE html><title>Page</title><p>The page.")
         self.received: list[tuple[str, str, Any]] = []
+        self.seen = threading.Event()
         super().__init__(("127.0.0.1", 0), partial(Files, directory=str(folder)))
 
     def __enter__(self) -> Self:
@@ -112,7 +167,7 @@ class Gateway:
         self.folder = folder
         self.certificate = certificate[1]
         self._key = certificate[0]
-        self._running = ExitStack()
+        self._running = self._stopped = ExitStack()
         write_users(folder, **dict.fromkeys(("alice", "bob", ODD_NAME), PASSWORD))
         (folder / "users").chmod(0o600)
         self.application = Application(folder / "public")
@@ -122,10 +177,18 @@ class Gateway:
         throttle = f"\n[throttle]\nfailures = {FAILURES_MAX}\n"
         (folder / "postd.toml").write_text(settings + throttle + bearer_table(issuer, dpop="accept"))
         self.postd = Daemon(folder, "-c", "postd.toml", listen=None)
-        self.command = {"nginx": self._write_nginx, "caddy": self._write_caddy}[kind]()
+        write = {
+            "nginx": self._write_nginx,
+            "caddy": self._write_caddy,
+            "traefik": self._write_traefik,
+            "envoy": self._write_envoy,
+            "haproxy": self._write_haproxy,
+            "apache": self._write_apache,
+        }
+        self.command = write[kind]()
 
     def __enter__(self) -> Self:
-        with ExitStack() as running:
+        with self._stopped as running:
             running.enter_context(self.application)
             running.enter_context(self.postd)
             self.process = subprocess.Popen(self.command, cwd=self.folder, env=os.environ | {"HOME": str(self.folder)})
@@ -213,8 +276,76 @@ class Gateway:
         (self.folder / "Caddyfile").write_text(settings)
         return ["caddy", "run", "--config", str(self.folder / "Caddyfile"), "--adapter", "caddyfile"]
 
+    def _fill(self, name: str, places: Mapping[str, str]) -> Path:
+        """Write the example of a proxy, with the ports and files of the test; return its path."""
+        common = {
+            "127.0.0.1:8080": f"127.0.0.1:{self._postd_port}",
+            "127.0.0.1:8000": f"127.0.0.1:{self.application.server_port}",
+        }
+        path = self.folder / name.removesuffix(".example")
+        path.write_text(substitute(name, {**common, **places}))
+        return path
 
-@pytest.fixture(scope="module", params=["nginx", "caddy"])
+    def _write_traefik(self) -> list[str]:
+        places = {
+            "/etc/traefik/tls/app.example.pem": str(self.certificate),
+            "/etc/traefik/tls/app.example.key": str(self._key),
+        }
+        settings = self._fill("gateway-traefik.yml.example", places)
+        static = re.findall(r"^#  ( .*)$", settings.read_text(), re.MULTILINE)
+        (self.folder / "traefik.yml").write_text(
+            textwrap.dedent("\n".join(static))
+            .replace(":443", f"127.0.0.1:{self.port}")
+            .replace("/etc/traefik/gateway.yml", str(settings))
+        )
+        return [find_program("traefik"), f"--configFile={self.folder / 'traefik.yml'}"]
+
+    def _write_envoy(self) -> list[str]:
+        places = {
+            "address: 0.0.0.0, port_value: 443": f"address: 127.0.0.1, port_value: {self.port}",
+            "port_value: 8080": f"port_value: {self._postd_port}",
+            "port_value: 8000": f"port_value: {self.application.server_port}",
+            "/etc/envoy/tls/app.example.pem": str(self.certificate),
+            "/etc/envoy/tls/app.example.key": str(self._key),
+        }
+        path = self.folder / "envoy.yaml"
+        path.write_text(substitute("gateway-envoy.yaml.example", places))
+        options = ("--concurrency", "1", "--use-dynamic-base-id", "--log-level", "error")
+        return [find_program("envoy"), "-c", str(path), *options]
+
+    def _write_haproxy(self) -> list[str]:
+        (self.folder / "both.pem").write_bytes(self.certificate.read_bytes() + self._key.read_bytes())
+        action = self.folder / "gateway.lua"
+        places = {"127.0.0.1:8080": f"127.0.0.1:{self._postd_port}"}
+        action.write_text(substitute("gateway-haproxy.lua.example", places))
+        places = {
+            "bind :443": f"bind 127.0.0.1:{self.port}",
+            "/etc/haproxy/app.example.pem": str(self.folder / "both.pem"),
+            "/etc/haproxy/gateway.lua": str(action),
+        }
+        return ["haproxy", "-db", "-f", str(self._fill("gateway-haproxy.cfg.example", places))]
+
+    def _write_apache(self) -> list[str]:
+        # Started by root, Apache serves as another user, without access to pytest's folders.
+        hooks = Path(mkdtemp()) / "gateway.lua"
+        self._stopped.callback(shutil.rmtree, hooks.parent)
+        hooks.parent.chmod(0o755)
+        hooks.write_text(substitute("gateway-apache.lua.example", {"8080": str(self._postd_port)}))
+        places = {
+            "*:443": f"127.0.0.1:{self.port}",
+            "/etc/apache2/tls/app.example.pem": str(self.certificate),
+            "/etc/apache2/tls/app.example.key": str(self._key),
+            "/etc/apache2/gateway.lua": str(hooks),
+        }
+        site = self._fill("gateway-apache.conf.example", places)
+        frame = APACHE_FRAME.format(folder=self.folder, port=self.port, site=site)
+        modules = [f"LoadModule {name}_module /usr/lib/apache2/modules/mod_{name}.so" for name in APACHE_MODULES]
+        (self.folder / "apache.conf").write_text("\n".join([*modules, frame]))
+        options = ("-D", "FOREGROUND", "-d", str(self.folder), "-f", str(self.folder / "apache.conf"))
+        return [find_program("apache2"), *options]
+
+
+@pytest.fixture(scope="module", params=PROXIES)
 def gateway(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]
 ) -> Iterator[Gateway]:
@@ -250,11 +381,12 @@ def challenges(answer: httpx.Response) -> list[str]:
 
 
 def test_example_settings_are_valid(gateway: Gateway) -> None:
-    program, *options = gateway.command
-    check = {"nginx": ["-t", *options], "caddy": ["adapt", *options[1:]]}[program]
-    result = subprocess.run([program, *check], capture_output=True, text=True, timeout=20, check=False)
-    assert result.returncode == 0, result.stderr
-    assert "warn" not in (result.stdout + result.stderr).lower()
+    if gateway.kind in CHECKS:
+        options = gateway.command[2:] if gateway.kind == "caddy" else gateway.command[1:]
+        command = [gateway.command[0], *CHECKS[gateway.kind], *options]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        assert result.returncode == 0, result.stderr
+        assert "warn" not in (result.stdout + result.stderr).lower()
     checked = run([POSTD, "check", "-c", "postd.toml"], gateway.folder)
     assert checked.returncode == 0, checked.stdout
 
@@ -278,7 +410,7 @@ def test_request_without_credentials_is_refused(gateway: Gateway, client: httpx.
         lines = challenges(answer)
         assert answer.status_code == 401
         assert lines[0] == "Digest"
-        assert lines[-2:] == ["DPoP", "Basic"] if gateway.kind == "caddy" else lines[-2:] == ["Bearer", "Basic"]
+        assert lines[-2:] == (["Bearer", "Basic"] if gateway.kind == "nginx" else ["DPoP", "Basic"])
     preflight = {"Origin": "https://elsewhere.example", "Access-Control-Request-Method": "GET"}
     assert client.options("/report.txt", headers=preflight).status_code == 401
     assert gateway.application.received == []
@@ -289,7 +421,7 @@ def test_pages_of_the_gateway_are_no_way_in(gateway: Gateway, client: httpx.Clie
         request = client.build_request("GET", gateway.url + path)
         request.url = httpx.URL(gateway.url).copy_with(raw_path=path.encode())
         answer = client.send(request)
-        assert answer.status_code in {401, 404}, path
+        assert answer.status_code in {400, 401, 404}, path
         assert not [name for name in answer.headers if name.lower().startswith("remote-")]
     assert gateway.application.received == []
 
@@ -315,7 +447,8 @@ def test_name_is_encoded(gateway: Gateway, client: httpx.Client) -> None:
 def test_digest_by_curl(gateway: Gateway) -> None:
     """A request without credentials, then one with them; a body is sent with the second."""
     (gateway.folder / "body").write_bytes(b"x" * 300_000)
-    digest = ("--digest", "--user", f"alice:{PASSWORD}", "--verbose", "--dump-header", "-")
+    # With HTTP/2, curl 7.88 declares no body for the first PUT and sends one: some proxies reset that stream.
+    digest = ("--http1.1", "--digest", "--user", f"alice:{PASSWORD}", "--verbose", "--dump-header", "-")
     for options, method, length in (
         ((), "GET", None),
         (("--upload-file", "body"), "PUT", "300000"),
@@ -327,7 +460,8 @@ def test_digest_by_curl(gateway: Gateway) -> None:
         heads = re.split("^HTTP/", printed, flags=re.MULTILINE)[1:]
         assert "401" in heads[0].splitlines()[0]
         assert re.match(r"\S+ 20[01]", heads[-1])
-        assert "authentication-info: qop=auth, rspauth=" in heads[-1].lower()
+        # Traefik passes no field of postd's response on to the client.
+        assert ("authentication-info: qop=auth, rspauth=" in heads[-1].lower()) == (gateway.kind != "traefik")
         assert length is None or f"x-length: {length}\n" in heads[-1].lower().replace("\r", "")
         received, target, fields = gateway.last()
         assert (received, target, fields["Remote-Scheme"]) == (method, path, "digest")
@@ -335,6 +469,8 @@ def test_digest_by_curl(gateway: Gateway) -> None:
 
 
 def test_digest_by_requests_proves_the_server_too(gateway: Gateway) -> None:
+    if gateway.kind == "traefik":
+        pytest.skip("Traefik does not pass Authentication-Info on")
     with open_session(gateway) as session:
         for path in ("/report.txt", "/report.txt?a=b", "/report.txt?c"):
             answer = session.get(gateway.url + path, timeout=20)
@@ -365,7 +501,7 @@ def test_token(gateway: Gateway, client: httpx.Client) -> None:
     assert answer.status_code == 401
     metadata = client.get("/.well-known/oauth-protected-resource")
     assert metadata.json()["resource"] == gateway.url
-    if gateway.kind == "caddy":
+    if gateway.kind != "nginx":
         (line,) = [one for one in answer.headers.get_list("WWW-Authenticate") if one.startswith("Bearer")]
         assert 'error="invalid_token"' in line
         assert f'resource_metadata="{metadata.url}"' in line
@@ -406,7 +542,7 @@ def test_session(gateway: Gateway, client: httpx.Client) -> None:
         assert answer.status_code == status
 
 
-@pytest.mark.parametrize("target", ["/report.txt", "/a/b?c=d&e=%20f&g=%C3%BC", "/x%0d%0aSet-Cookie:%20a=b", "/?a=b"])
+@pytest.mark.parametrize("target", ["/report.txt", "/a/b?c=d&e=%20f&g=%C3%BC", "/x%0D%0ASet-Cookie:%20a=b", "/?a=b"])
 def test_browser_is_led_to_the_form_and_back(gateway: Gateway, client: httpx.Client, target: str) -> None:
     request = client.build_request("GET", gateway.url + "/x", headers={"Accept": BROWSER})
     request.url = httpx.URL(gateway.url).copy_with(raw_path=target.encode())
@@ -481,7 +617,8 @@ def test_smuggled_fields_reach_nobody(gateway: Gateway, client: httpx.Client, sc
         assert (named["x-forwarded-for"], named["x-forwarded-proto"]) == (CLIENT, "https")
         assert not [name for name in received if not re.fullmatch("[A-Za-z0-9-]+", name)]
         passed = {name for name in named if name.startswith(("x-forwarded-", "x-original-", "client-", "forwarded"))}
-        assert passed == {"x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"}
+        added = {"x-forwarded-port", "x-forwarded-server"} if gateway.kind == "traefik" else set()
+        assert passed == {"x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"} | added
         assert {name for name in named if name.startswith("remote")} <= {
             "remote-user",
             "remote-scheme",
@@ -511,7 +648,7 @@ KEPT = {
 
 
 def test_fields_that_applications_need_are_passed_on(gateway: Gateway, client: httpx.Client) -> None:
-    """Nginx passes on listed fields only."""
+    """Four of the proxies pass on listed fields only."""
     answer = client.post("/x", content=b"x" * 5, headers=KEPT, auth=("alice", PASSWORD))
     assert (answer.status_code, answer.headers["X-Length"]) == (201, "5")
     received = gateway.last()[2]
@@ -524,6 +661,8 @@ def test_fields_that_applications_need_are_passed_on(gateway: Gateway, client: h
 
 def test_cookies_of_the_application_do_not_reach_postd(gateway: Gateway, client: httpx.Client) -> None:
     """The limit of a head is 16 KiB; browsers send up to 40 KiB of cookies."""
+    if gateway.kind == "traefik":
+        pytest.skip("Traefik sends all cookies to postd, as the page says")
     own = sign_in(client).headers["Set-Cookie"].partition(";")[0]
     client.cookies.clear()
     others = "; ".join(f"a{number}={'x' * 4000}" for number in range(10))
@@ -537,13 +676,60 @@ def test_cookies_of_the_application_do_not_reach_postd(gateway: Gateway, client:
     assert client.get("/report.txt", headers={"Cookie": others}, auth=("alice", PASSWORD)).text == REPORT
 
 
-def test_request_without_host_passes_nginx(gateway: Gateway) -> None:
-    """HTTP/1.0; with HTTP/3 `$http_host` is empty, too."""
-    if gateway.kind != "nginx":
-        pytest.skip("Caddy has no such variable")
-    # The host is then the name of the server block, which this postd does not serve: 421, not 400.
-    options = ("--http1.0", "-H", "Host:", "-o", "/dev/null", "-w", "%{http_code}", "--user", f"alice:{PASSWORD}")
-    assert gateway.curl(*options) == "421"
+def test_request_without_host_is_no_way_in(gateway: Gateway, client: httpx.Client) -> None:
+    """HTTP/1.0; with HTTP/3 nginx has no `$http_host`, too. Some proxies put a host of their own in its place."""
+    options = ("--http1.0", "--no-alpn", "-H", "Host:", "-o", "/dev/null", "-w", "%{http_code}")
+    guest = gateway.curl(*options)
+    assert guest == str(401 if gateway.kind == "haproxy" else WITHOUT_HOST.get(gateway.kind, 421))
+    assert gateway.application.received == []
+    status = gateway.curl(*options, "--user", f"alice:{PASSWORD}")
+    assert status == str(WITHOUT_HOST.get(gateway.kind, 421))
+
+
+ODD_TARGETS = (
+    "/a//b", "//a/b", "//login", "/a/../b", "/a/./b", "/x/../login", "/./gate", "/a%2Fb", "/a%2fb%2e%2e/c", "/%2e%2e/x",
+    "/..%2fx", "/x%00y", "/a;b=c", "/a%3bb", "/a\\b", "/a%5Cb", "/%7ex", "/%61bc", "/a?b=c//../d", "/a?b;c", "/a?%zz",
+    "/a%zz", "/a|b", '/a"b', "/a{b}", "/a%25b", "/a%23b", "/a#b", "/a?q#f", "/a%3Fb", "/login/", "/login/../x",
+    "/%6Cogin", "/login%2f", "/login;x", "/LOGIN", "/a?", "/\xc3\xbc", "/a\x7fb", "/home%00x",
+    "http://{host}/a?b", "https://{host}//gate", "http://{host}", "http://evil.example/a", "*", "a",
+)  # fmt: skip
+
+
+def exchange(gateway: Gateway, target: str, field: str) -> bytes:
+    """Send a GET with a target as it is; return the head of the response."""
+    context = ssl.create_default_context(cafile=str(gateway.certificate))
+    plain = socket.create_connection(("127.0.0.1", gateway.port), PATIENCE_S, source_address=(CLIENT, 0))
+    host = f"127.0.0.1:{gateway.port}"
+    lines = (f"GET {target.replace('{host}', host)} HTTP/1.1", f"Host: {host}", "Connection: close", field)
+    with context.wrap_socket(plain, server_hostname="127.0.0.1") as connection:
+        connection.sendall("\r\n".join((*lines, "", "")).encode("latin-1"))
+        received = b""
+        while b"\r\n\r\n" not in received and (piece := connection.recv(65536)):
+            received += piece
+    return received
+
+
+def test_application_gets_the_target_that_postd_judges(gateway: Gateway, client: httpx.Client) -> None:
+    """What postd judges is in its redirect to the form; a target that only one of both would get is refused."""
+    password = "Authorization: Basic " + b64encode(f"alice:{PASSWORD}".encode()).decode()
+    reached = 0
+    for target in ODD_TARGETS:
+        guest = exchange(gateway, target, f"Accept: {BROWSER}")
+        assert gateway.application.received == [], target
+        judged = re.search(rb"(?i)\nlocation: /\?next=(\S+)", guest)
+        exchange(gateway, target, password)
+        targets = [target for _, target, _ in gateway.application.received]
+        gateway.application.received.clear()
+        assert targets == ([unquote(judged[1].decode())] if judged and targets else []), target
+        reached += len(targets)
+    assert reached > 25
+
+
+def test_event_stream_arrives_before_its_end(gateway: Gateway, client: httpx.Client) -> None:
+    with client.stream("GET", "/events", auth=("alice", PASSWORD)) as answer:
+        assert next(answer.iter_raw()) == b"data: 1\n\n"
+        gateway.application.seen.set()
+    assert gateway.curl("--output", "/dev/null", "--write-out", "%{http_code}", path="/events") == "401"
 
 
 class WebSocket:
@@ -643,13 +829,15 @@ def test_smuggled_fields_do_not_sign_in(gateway: Gateway, client: httpx.Client) 
 def test_refused_field_has_its_status(
     gateway: Gateway, client: httpx.Client, headers: Sequence[tuple[str, str]], status: int
 ) -> None:
+    if status == 400 and gateway.kind in {"envoy", "apache"}:
+        status = 401  # they make one field of both, which has no scheme
     assert client.get("/report.txt", headers=list(headers)).status_code == status
     assert gateway.application.received == []
 
 
 def test_host_that_is_not_allowed_has_its_status(gateway: Gateway, client: httpx.Client) -> None:
     answer = client.get("/report.txt", headers={"Host": "evil.example"}, auth=("alice", PASSWORD))
-    assert (answer.status_code, answer.content == b"") == ((421, False) if gateway.kind == "nginx" else (200, True))
+    assert (answer.status_code, answer.content == b"") == ((200, True) if gateway.kind == "caddy" else (421, False))
     assert gateway.application.received == []  # Caddy has no site of that name, and an empty answer for it
 
 
@@ -675,7 +863,8 @@ def test_store_that_is_away_is_503(gateway: Gateway, client: httpx.Client) -> No
     with locked(gateway.folder / "postd.db", "IMMEDIATE"):
         answer = client.get("/report.txt", auth=digest)
         assert answer.status_code == 503
-        assert int(answer.headers["Retry-After"]) > 0
+        # Envoy makes its own response of a 5xx.
+        assert gateway.kind == "envoy" or int(answer.headers["Retry-After"]) > 0
         assert "WWW-Authenticate" not in answer.headers
     assert gateway.application.received == []
     wait_until(lambda: client.get("/report.txt", auth=digest).status_code == 200)
@@ -687,7 +876,7 @@ def test_gateway_that_is_away_lets_nothing_in(gateway: Gateway, client: httpx.Cl
     try:
         for _ in range(3):
             answer = client.get("/report.txt", auth=("alice", PASSWORD))
-            assert answer.status_code == {"nginx": 503, "caddy": 502}[gateway.kind]
+            assert answer.status_code == WHILE_AWAY.get(gateway.kind, 503)
         assert gateway.application.received == []
     finally:
         gateway.postd.__enter__()
@@ -696,6 +885,8 @@ def test_gateway_that_is_away_lets_nothing_in(gateway: Gateway, client: httpx.Cl
 
 @pytest.fixture(scope="module")
 def browser(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
+    if gateway.kind not in {"nginx", "caddy"}:
+        pytest.skip("one proxy that passes redirects on suffices")
     with open_chromium(gateway.url, tmp_path_factory.mktemp("profile"), trust_flag(gateway.certificate)) as browser:
         yield browser
 
