@@ -3,10 +3,10 @@
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import websocket
@@ -234,6 +234,16 @@ class Browser(ABC):
     @abstractmethod
     def turn_off_scripts(self) -> None:
         """Disable JavaScript, until `begin_anew`."""
+
+    @contextmanager
+    def at(self, url: str) -> Iterator[Self]:
+        """Use it for another daemon, and reset it afterwards."""
+        before, self.url = self.url, url
+        try:
+            yield self
+        finally:
+            self.begin_anew()
+            self.url = before
 
     def begin_anew(self) -> None:
         """Reset the browser: starting one for each test would take too long."""

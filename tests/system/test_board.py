@@ -611,13 +611,11 @@ def test_deletion_can_be_undone_by_keyboard(browser: Browser, others: Others) ->
     browser.wait_until(lambda: others.texts() == ["First, changed"])
 
 
-def test_reader_without_an_account_sees_posts_live_and_signs_in_to_post(
-    open_browser: OpenBrowser, tmp_path: Path
-) -> None:
+def test_reader_without_an_account_sees_posts_live_and_signs_in_to_post(one_browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "postd.toml").write_text('[api]\nread = ["open"]\nwrite = ["session", "basic"]\n')
     with (
         Daemon(tmp_path, "--config", "postd.toml", "--users", add_user(tmp_path)) as daemon,
-        open_browser(daemon.url, tmp_path / "profile") as browser,
+        one_browser.at(daemon.url) as browser,
     ):
         others = Others(daemon.url)
         post_id = others.add("See https://example.com/a.")
