@@ -274,13 +274,16 @@ def _is_short(data: bytearray, changes: int = 0) -> bool:
 def _decode_start(request: Request, latest: int) -> int | None:
     """Return the revision that a subscriber has, `latest` if it names none, None if it names an invalid revision.
 
-    `?after=` is for a browser's first request, which cannot have the field.
+    `?after=` is for a browser's first request, which cannot have the field. Polyfills of `EventSource` send
+    `?lastEventId=` in place of the field. An empty value, of a client that has received no event, names none.
     """
-    lines = request.fields.get(b"Last-Event-Id")  # in the spelling of decoded heads
-    values = decode_query(request).get("after") if lines is None else [line.decode("latin-1") for line in lines]
+    lines = request.fields.get(b"Last-Event-Id", ())  # in the spelling of decoded heads
+    query = decode_query(request)
+    places = [line.decode("latin-1") for line in lines], query.get("lastEventId", []), query.get("after", [])
+    values = next(([value.strip(" \t") for value in place] for place in places if any(map(str.strip, place))), None)
     if values is None:
         return latest
-    revision = parse_number(values[0].strip(" \t")) if len(values) == 1 else None
+    revision = parse_number(values[0]) if len(values) == 1 else None
     return None if revision is None or revision > latest else revision
 
 

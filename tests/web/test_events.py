@@ -272,13 +272,34 @@ class ResumeTests:
         api.add("one more")
         assert [event.number for event in listener.wait()] == [many + 1]
 
-    @pytest.mark.parametrize("last", ["99", "-1", "x", "1.0", "99999999999999999999", "0x1", "", "٣"])
+    @pytest.mark.parametrize("last", ["99", "-1", "x", "1.0", "99999999999999999999", "0x1", "٣"])
     def test_invalid_last_event_id_gets_a_reset(self, api: InMemoryApi, last: str) -> None:
         api.add("one")
         listener = Subscriber(api, Last_Event_ID=last)
         assert listener.wait() == [Event("reset", 1, {})]
         api.add("two")
         assert listener.wait() == [added(2, 2, "two")]
+
+    @each("query", ["", "?after=", "?lastEventId=", "?after=&lastEventId=", "?lastEventId=%20"])
+    @each("field", [None, "", " "])
+    def test_empty_position_is_none(self, api: InMemoryApi, query: str, field: str | None) -> None:
+        """As of a client that has received no event yet."""
+        api.add("one")
+        fields = {} if field is None else {"Last_Event_ID": field}
+        listener = Subscriber(api, f"/post/events{query}", **fields)
+        assert listener.wait() == []
+        post_id = api.add("two")
+        assert listener.wait() == [added(post_id, post_id, "two")]
+
+    def test_polyfill_resumes_by_its_query(self, api: InMemoryApi) -> None:
+        """That of Yaffle/EventSource adds `lastEventId` to the URL of the first request."""
+        for text in ("one", "two", "three"):
+            api.add(text)
+        for query in ("lastEventId=2", "after=0&lastEventId=2", "include=meta&lastEventId=2", "after=2&lastEventId="):
+            assert [event.number for event in Subscriber(api, f"/post/events?{query}").read()] == [3], query
+        assert Subscriber(api, "/post/events?after=0&lastEventId=1", Last_Event_ID="3").read() == []
+        for query in ("lastEventId=x", "lastEventId=99", "lastEventId=1&lastEventId=2"):
+            assert Subscriber(api, f"/post/events?{query}").wait() == [Event("reset", 3, {})]
 
     def test_resuming_after_the_log_was_trimmed_gets_a_reset(self, api: InMemoryApi) -> None:
         writer: Any = api.store.database.writer

@@ -167,6 +167,13 @@ PARAMETERS: Mapping[str, Parameter] = {
         After,
         "after",
     ),
+    "last-event-in-query": Parameter(
+        "query",
+        "As `Last-Event-ID`, for polyfills of `EventSource` that cannot set a field. The field takes precedence; this "
+        "takes precedence over `after`.",
+        After,
+        "lastEventId",
+    ),
     "include": Parameter("query", "`meta` adds times and author to each post.", Include),
     "after-on-board": Parameter("query", "Show posts with larger numbers than this.", BoardId, "after"),
     "next": Parameter(

@@ -129,6 +129,6 @@ CHANGES = {
         },
         {400: _BAD_INCLUDE, 503: UNAVAILABLE},
         "read",
-        ("Last-Event-ID", "after-event", "include"),
+        ("Last-Event-ID", "last-event-in-query", "after-event", "include"),
     ),
 }
