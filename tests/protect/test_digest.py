@@ -343,12 +343,23 @@ class UsernameTests:
     def test_changed_password_is_loaded_from_the_user_file(self, md5: Server) -> None:
         users = md5.api.users
         assert users is not None
+        proof = md5.proof()
+        check_authenticated(md5.get(proof.headers()), proof)
         line = account("alice").replace(h("MD5", f"alice:postd:{PASSWORD}"), h("MD5", "alice:postd:new"))
         users.write_text(line)
         md5.api.clock.advance(2)
         assert md5.get(md5.proof().headers()).status == 401
         proof = md5.proof(password="new")
         check_authenticated(md5.get(proof.headers()), proof)
+
+    def test_user_removed_from_the_user_file_is_refused(self, md5: Server) -> None:
+        users = md5.api.users
+        assert users is not None
+        proof = md5.proof()
+        check_authenticated(md5.get(proof.headers()), proof)
+        users.write_text(account("md5"))
+        md5.api.clock.advance(2)
+        assert md5.get(md5.proof().headers()).status == 401
 
 
 class RefusalTests:
