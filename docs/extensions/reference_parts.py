@@ -29,7 +29,10 @@ _LITERAL = re.compile(r"""\[".*?"\]|\{.*?\}|"[^"]*\"""")
 _WIDTH = 86
 """Columns of a block of text that fit into a page."""
 
-_EXAMPLE_KEYS = {"bearer.issuer", "bearer.audience", "page.path", "page.schemes"}
+_EXAMPLE_KEYS = {
+    *("bearer.issuer", "bearer.audience", "page.path", "page.schemes"),
+    *("sign_in.id", "sign_in.name", "sign_in.issuer", "sign_in.client_id"),
+}
 """Keys that must be given in their table: what the sample has is an example."""
 
 
@@ -54,7 +57,7 @@ def read_sample(text: str) -> Iterator[Entry]:
     """Yield the tables and keys of a commented settings file, each with the comment lines that stand before it."""
     table, comment, seen = "", list[str](), set[str]()
     for line in text.splitlines():
-        if header := re.fullmatch(r"#?\[+([a-z]+)\]+", line):
+        if header := re.fullmatch(r"#?\[+([a-z_]+)\]+", line):
             table, name, value = f"{header[1]}.", header[1], ""
         elif setting := re.fullmatch(r"#([a-z_]+) = (.+)", line):
             name, value = table + setting[1], setting[2]

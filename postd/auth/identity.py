@@ -22,11 +22,12 @@ class Identity(Struct, frozen=True):
     Args:
         account: the name of the account, normalized (NFC) for a user file, as the checker returns it for a stock
             checker; `ISSUER#NAME` for the owner of a token, because two issuers may use the same name.
-        scheme: the scheme of the credentials: `basic`, `digest`, `form`, `session`, `bearer` or `dpop`.
-        issuer: the issuer of the token, empty for other credentials.
+        scheme: the scheme of the credentials: `basic`, `digest`, `form`, `sign_in`, `session`, `bearer` or `dpop`.
+        issuer: the issuer of the token, or of the provider where a session began; empty for other credentials.
         scopes: the scopes of the token.
         claims_json: the claims of the token, or the introspection response, as a JSON object.
         revalidate: returns whether the identity is still valid.
+        shown_name: the name for people, empty for that of the account.
     """
 
     account: str
@@ -35,6 +36,7 @@ class Identity(Struct, frozen=True):
     scopes: frozenset[str] = frozenset()
     revalidate: Revalidate = always_valid
     claims_json: bytes = b"{}"
+    shown_name: str = ""
 
     def __repr__(self) -> str:
         return f"Identity({self.name!r}, {self.scheme!r}, issuer={self.issuer!r})"  # claims may be secret
@@ -45,9 +47,35 @@ class Identity(Struct, frozen=True):
         return MappingProxyType(json.loads(self.claims_json))
 
     @property
+    def is_token(self) -> bool:
+        """Whether the credentials are an access token."""
+        return self.scheme in {"bearer", "dpop"}
+
+    @property
     def name(self) -> str:
         """The name of the account; the value of the user claim for a token."""
         return self.account[len(self.issuer) + 1 :] if self.issuer else self.account
+
+
+class SignedIn(Struct, frozen=True):
+    """What a session needs to know of a sign-in at an OpenID provider.
+
+    Args:
+        provider: the id of the provider in the settings.
+        shown_name: the name of the user for people.
+        subject: the user at the provider (`sub`).
+        sid: the session at the provider, empty if it names none.
+        id_token: the ID token, to sign out at the provider; empty if that is not wanted.
+    """
+
+    provider: str
+    shown_name: str
+    subject: str
+    sid: str
+    id_token: str = ""
+
+    def __repr__(self) -> str:
+        return f"SignedIn({self.provider!r})"
 
 
 class AuthenticationResult(Struct, frozen=True):

@@ -76,24 +76,34 @@ class KeySource:
     Args:
         jwks_uri: the URL of the keys; if empty, it is discovered (OpenID Connect Discovery, then RFC 8414).
         optional: whether the issuer may do without keys, because its tokens can be introspected.
+        name: of the issuer in the log.
 
     Attributes:
         current: the cached keys, a new object after each fetch; None before the first one.
         none_published: whether the issuer has responded that it publishes no keys, and may do without.
+        metadata: those of the last discovery; empty before the first one.
     """
 
     _log = Logger()
 
-    def __init__(
-        self, issuer: str, fetcher: Fetcher, *, reactor: IReactor, jwks_uri: str = "", optional: bool = False
+    def __init__(  # noqa: PLR0913 - all but two have their defaults
+        self,
+        issuer: str,
+        fetcher: Fetcher,
+        *,
+        reactor: IReactor,
+        jwks_uri: str = "",
+        optional: bool = False,
+        name: str = "",
     ) -> None:
         self._issuer = issuer
+        self._name = name or f"bearer {issuer}"
         self._fetcher = fetcher
         self._reactor = reactor
         self._configured_uri = jwks_uri
         self._discovered_uri = ""
         self._metadata_url = ""
-        self._metadata: Mapping[str, object] = {}
+        self.metadata: Mapping[str, object] = {}
         self._discovered_at = -math.inf
         self._optional = optional
         self.current: KeySet | None = None
@@ -112,6 +122,7 @@ class KeySource:
         """Use the keys of another source of the same issuer until the first fetch."""
         self.current, self._fetched_at = other.current, other._fetched_at  # noqa: SLF001 - of the same class
         self.none_published = other.none_published and self._optional
+        self.metadata = other.metadata
 
     @property
     def is_ready(self) -> bool:
@@ -161,6 +172,20 @@ class KeySource:
             raise IssuerUnavailableError(self._issuer, max(self._busy_until - self._reactor.seconds(), 0.0))
         return self._look_up(jwt)
 
+    async def find_metadata(self) -> Mapping[str, object]:
+        """Return the issuer's metadata, which are kept while discovery fails.
+
+        Raises:
+            IssuerUnavailableError: there are none so far.
+        """
+        if not self.metadata:
+            if self._running is None and self._may_fetch():
+                self._refresh()
+            await self._wait(self._reactor.seconds() + WAIT_MAX_S)
+        if not self.metadata:
+            raise IssuerUnavailableError(self._issuer, max(self._busy_until - self._reactor.seconds(), 0.0))
+        return self.metadata
+
     async def fetch(self) -> FetchedKeys:
         """Fetch the keys from the issuer.
 
@@ -177,7 +202,7 @@ class KeySource:
         if not keys.keys:  # a failure, not a revocation: an issuer replaces the keys that it revokes
             raise UnusableError(f"{uri}: it has no usable key: {keys.describe_left_out() or 'it is empty'}")
         fresh_s = freshness_s(fetched.cache_control, fetched.age)
-        return FetchedKeys(keys, uri, fresh_s, self._metadata_url, self._metadata)
+        return FetchedKeys(keys, uri, fresh_s, self._metadata_url, self.metadata)
 
     async def _discover(self) -> str:
         """Return the URL of the keys from the first of the two metadata documents that is usable.
@@ -205,12 +230,14 @@ class KeySource:
     async def _read_metadata(self, url: str) -> str:
         fetched = await self._get(url, JSON)
         try:
-            self._metadata = decode_document(fetched.content, self._issuer)
-            return endpoint_of(self._metadata, "jwks_uri")
+            metadata = decode_document(fetched.content, self._issuer)
+            uri = endpoint_of(metadata, "jwks_uri")
         except NoMetadataError as error:
             raise NoDocumentError(f"{url}: {error}") from None
         except MetadataError as error:
             raise UnusableError(f"{url}: {error}") from None
+        self.metadata = metadata
+        return uri
 
     async def _get(self, url: str, accept: str) -> Fetched:
         try:
@@ -258,7 +285,7 @@ class KeySource:
             case CancelledError():  # by `stop`
                 pass
             case error:
-                self._log.failure("bearer {issuer}: keys could not be fetched", failure=failure, issuer=self._issuer)
+                self._log.failure("{name}: keys could not be fetched", failure=failure, name=self._name)
                 self._fail(type(error).__name__)
 
     def _take_none(self) -> None:
@@ -302,7 +329,7 @@ class KeySource:
     def _log_once(self, what: str, level: Any) -> None:
         """Log an event, unless it equals the last logged event."""
         if self._log_lines.is_new(what):
-            self._log.emit(level, "bearer {issuer}: {what}", issuer=self._issuer, what=what)
+            self._log.emit(level, "{name}: {what}", name=self._name, what=what)
 
 
 def _jitter(least: float, most: float) -> float:

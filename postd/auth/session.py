@@ -1,13 +1,16 @@
 """Sessions of the form login (spec: Form login with cookie session)."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
+from types import MappingProxyType
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from postd.auth.checker import Checker
 from postd.auth.credentials import ISessionCredentials, Refused, SessionCredentials
-from postd.auth.identity import Identity
+from postd.auth.identity import Identity, SignedIn
 from postd.defaults import SESSIONS_PER_ACCOUNT
 from postd.errors import StoreUnavailableError
 from postd.protocol.session import Session, hash_session_id, make_session, make_session_id, renewal
@@ -31,6 +34,7 @@ class Sessions:
 
     Args:
         users: the fingerprints of the accounts.
+        providers: the fingerprints of the OpenID providers' accounts, by their ids in the settings.
         idle_s: how long a session lasts without being used, in seconds.
         lifetime_s: how long it lasts at most, in seconds.
         max_per_account: how many sessions an account may have; the oldest ends.
@@ -46,34 +50,55 @@ class Sessions:
         lifetime_s: float,
         now: Callable[[], float],
         max_per_account: int = SESSIONS_PER_ACCOUNT,
+        providers: Mapping[str, bytes] = MappingProxyType({}),
     ) -> None:
         self._store = store
         self._users = users
+        self._providers = providers
         self._idle_s = idle_s
         self._lifetime_s = lifetime_s
         self._now = now
         self._max_per_account = max_per_account
 
-    async def begin(self, username: str, *, in_place_of: Collection[bytes]) -> str:
+    async def begin(self, username: str, *, in_place_of: Collection[bytes], signed_in: SignedIn | None = None) -> str:
         """Begin a session and return its identifier; the sessions `in_place_of` and the oldest above the limit end.
 
+        Args:
+            username: the account.
+            in_place_of: the hashes of sessions that it replaces.
+            signed_in: the sign-in at an OpenID provider; None for an account of this server.
+
         Raises:
-            Refused: the user was removed since the password was verified.
+            Refused: the account was removed since its credentials were verified, or the provider.
             StoreUnavailableError: it could not be stored.
         """
-        fingerprint = self._users.fingerprint(username)
+        if signed_in is None:
+            fingerprint = self._users.fingerprint(username)
+        else:
+            fingerprint = self._providers.get(signed_in.provider)
         if fingerprint is None:
             raise Refused("no such user any more", username, known=True)
         times = {"now": self._now(), "idle_s": self._idle_s, "lifetime_s": self._lifetime_s}
         session_id = make_session_id()
         id_hash = hash_session_id(session_id)
         assert id_hash is not None
-        session = make_session(username, fingerprint, **times)
-        await self._store.add_session(id_hash, session, in_place_of=in_place_of, max_of_user=self._max_per_account)
+        session, id_token = make_session(username, fingerprint, **times), ""
+        if signed_in is not None:
+            id_token = signed_in.id_token
+            session = replace(
+                session,
+                shown_name=signed_in.shown_name,
+                provider=signed_in.provider,
+                subject=signed_in.subject,
+                sid=signed_in.sid,
+            )
+        await self._store.add_session(
+            id_hash, session, in_place_of=in_place_of, max_of_user=self._max_per_account, id_token=id_token
+        )
         return session_id
 
-    async def user_of(self, id_hash: bytes) -> str | None:
-        """Return the user of a live session, None if there is none, and renew the session now and then."""
+    async def use(self, id_hash: bytes) -> Session | None:
+        """Return a live session, None if there is none, and renew it now and then."""
         session = await self.find(id_hash)
         if session is None:
             return None
@@ -82,12 +107,12 @@ class Sessions:
         if expires is not None:
             with suppress(StoreUnavailableError):  # this request may proceed; the store logs the error
                 await self._store.renew_session(id_hash, seen=now, expires=expires)
-        return session.username
+        return session
 
-    async def user_of_only(self, id_hashes: Collection[bytes]) -> str | None:
-        """Return the user of the live session among some, without renewing it; None unless exactly one is live."""
-        found = [await self.find(id_hash) for id_hash in id_hashes] if len(id_hashes) <= _CANDIDATES_MAX else []
-        live = [session.username for session in found if session is not None]
+    async def find_only(self, id_hashes: Collection[bytes]) -> tuple[bytes, Session] | None:
+        """Return the live session among some, with its hash, without renewing it; None unless exactly one is live."""
+        found = [(one, await self.find(one)) for one in id_hashes] if len(id_hashes) <= _CANDIDATES_MAX else []
+        live = [(id_hash, session) for id_hash, session in found if session is not None]
         return live[0] if len(live) == 1 else None
 
     async def find(self, id_hash: bytes) -> Session | None:
@@ -95,7 +120,19 @@ class Sessions:
         session = await self._store.get_session(id_hash)
         if session is None or session.expires <= self._now():
             return None
-        return session if self._users.fingerprint(session.username) == session.fingerprint else None
+        if session.provider:
+            fingerprint = self._providers.get(session.provider)
+        else:
+            fingerprint = self._users.fingerprint(session.username)
+        return session if fingerprint == session.fingerprint else None
+
+    async def id_token_of(self, id_hash: bytes) -> str:
+        """Return the ID token of a session, to sign its user out at the provider; empty for none.
+
+        Raises:
+            StoreUnavailableError: it cannot be read.
+        """
+        return await self._store.get_id_token(id_hash)
 
     async def end(self, id_hashes: Collection[bytes]) -> None:
         """End sessions.
@@ -127,12 +164,16 @@ class SessionChecker(Checker):
             raise Refused("too many session cookies")
         live = []
         for id_hash in credentials.id_hashes:
-            user = await self._sessions.user_of(id_hash)
-            if user is not None:
-                live.append(user)
+            session = await self._sessions.use(id_hash)
+            if session is not None:
+                live.append(session)
         if len(live) != 1:
             raise Refused("more than one live session" if live else "no live session")
-        return Identity(live[0], "session", revalidate=partial(self._is_live, credentials))
+        session, revalidate = live[0], partial(self._is_live, credentials)
+        if not session.provider:
+            return Identity(session.username, "session", revalidate=revalidate)
+        issuer = session.username.partition("#")[0]
+        return Identity(session.username, "session", issuer, revalidate=revalidate, shown_name=session.shown_name)
 
     async def _is_live(self, credentials: SessionCredentials) -> bool:
         try:

@@ -32,7 +32,7 @@ from postd.errors import (
     StoreUnavailableError,
     printable,
 )
-from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket
+from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket, origin_for_browsers
 from postd.net.endpoints import check_endpoint, expiry_problem, find_certificate
 from postd.protect.schemes.interface import Scheme
 from postd.protocol.password import weakness
@@ -56,6 +56,7 @@ def check(*, loaded: LoadedSettings) -> None:
         "store": _check_store(loaded),
         "hosts": _check_hosts(loaded),
         "certificate": _check_certificates(loaded),
+        "sign_in": _check_redirects(loaded.settings),
     }
     # Issuers last: the other results need no network.
     for what, lines in chain(parts.items(), _check_schemes(schemes)):
@@ -131,6 +132,18 @@ def _check_hosts(loaded: LoadedSettings) -> _Lines:
                 if local is None and hosts != (on_loopback := describe_hosts(settings, local=True, admin=admin)):
                     hosts = f"{hosts}; if its socket is on loopback, only for {on_loopback}"
                 yield True, f"{description} answers requests for {hosts}"
+
+
+def _check_redirects(settings: Settings) -> _Lines:
+    """Yield the redirect URIs to register at the OpenID providers."""
+    origins = [settings.public_url] if settings.public_url else [*map(origin_for_browsers, settings.listen)]
+    known = [origin for origin in origins if origin is not None]
+    hint = "" if settings.public_url else "; set public_url, so that there is one, whatever address a browser uses"
+    for provider in settings.sign_in:
+        for origin in known:
+            yield True, f"redirect URI to register for {provider.id}: {origin}/login/{provider.id}/callback{hint}"
+        if not known:
+            yield True, f"redirect URI to register for {provider.id}: ORIGIN/login/{provider.id}/callback{hint}"
 
 
 def _check_certificates(loaded: LoadedSettings) -> _Lines:

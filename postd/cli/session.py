@@ -1,4 +1,4 @@
-"""`postd session`: the live sessions of the form login."""
+"""`postd session`: the live sessions, begun by the form or at an OpenID provider."""
 
 import time
 from datetime import UTC, datetime
@@ -10,7 +10,10 @@ from postd.auth.users import fingerprint_of
 from postd.cli.options import format_table, pluralize, with_settings
 from postd.cli.passwords import require_valid
 from postd.cli.with_store import use_store
+from postd.daemon.schemes import make_providers
 from postd.errors import printable
+from postd.protocol.bearer import has_issuer
+from postd.protocol.session import Session
 from postd.settings.loading import LoadedSettings
 
 
@@ -29,27 +32,35 @@ def list_sessions(*, loaded: LoadedSettings) -> None:
     now = time.time()
     accounts = load_accounts(loaded.settings.users) if loaded.settings.users else None
     fingerprints = {name: fingerprint_of(account) for name, account in (accounts or {}).items()}
-    live = [
-        session
-        for session in use_store(loaded, lambda store: store.list_sessions())
-        if session.expires > now and (accounts is None or fingerprints.get(session.username) == session.fingerprint)
+    providers = {one.id: one.policy.fingerprint for one in make_providers(loaded)}
+
+    def is_valid(session: Session) -> bool:
+        if session.provider:  # another server of the store may have providers
+            return not providers or providers.get(session.provider) == session.fingerprint
+        return accounts is None or fingerprints.get(session.username) == session.fingerprint
+
+    found = use_store(loaded, lambda store: store.list_sessions())
+    live = [session for session in found if session.expires > now and is_valid(session)]
+    rows: list[tuple[str, ...]] = [
+        ("user", "signed in by", "since", "last seen", "ends unless used", "ends at the latest")
     ]
-    rows: list[tuple[str, ...]] = [("user", "since", "last seen", "ends unless used", "ends at the latest")]
     for session in live:
         times = session.created, session.seen, session.expires, session.ends
-        rows.append((printable(session.username), *map(_format_time, times)))
+        rows.append((printable(session.username), session.provider or "password", *map(_format_time, times)))
     click.echo("\n".join(format_table(rows)) if live else "no sessions")
 
 
 @session.command("revoke")
-@click.option("--user", "username", metavar="NAME", help="End the sessions of this user.")
+@click.option("--user", "username", metavar="NAME", help="End the sessions of this user: a name, or ISSUER#NAME.")
 @click.option("--all", "everybody", is_flag=True, help="End all sessions.")
 @with_settings("store")
 def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: bool) -> None:
     """End sessions; users must sign in again."""
     if (username is None) != everybody:
         raise click.UsageError("give either --user NAME or --all")
-    name = None if username is None else require_valid("the name", check_name, username)
+    name = username
+    if name is not None and not has_issuer(name):
+        name = require_valid("the name", check_name, name)
     ended = use_store(
         loaded, lambda store: store.delete_all_sessions() if name is None else store.delete_sessions_of({name: None})
     )

@@ -14,6 +14,7 @@ from postd.errors import ConfigError
 from postd.http.peer import PeerResolver
 from postd.protect.assembly import Authentication, FailureLimits, load_users
 from postd.protect.issuers import TrustedIssuer, issuer
+from postd.protect.providers import TrustedProvider, provider
 from postd.protect.schemes.interface import Scheme
 from postd.reactor import IReactor, ServiceClock
 from postd.scheme_names import SCHEMES
@@ -38,7 +39,11 @@ def make_schemes(loaded: LoadedSettings) -> list[Scheme]:
     own: dict[str, dict[str, Any]] = {
         "digest": asdict(settings.digest),
         "bearer": {"issuers": _make_issuers(settings.bearer, loaded.where.get("bearer", "bearer"))},
-        "session": {**asdict(settings.session), **_first_page(loaded)},
+        "session": {
+            **asdict(settings.session),
+            **_first_page(loaded),
+            "providers": make_providers(loaded),
+        },
     }
     for name, place in SCHEMES.items():
         kind: type[Scheme] = resolve_name(place)
@@ -67,6 +72,15 @@ def _first_page(loaded: LoadedSettings) -> dict[str, object]:
 
 def _make_issuers(tables: Sequence[BearerSettings], where: str) -> list[TrustedIssuer]:
     return [make_issuer(table, f"{where}[{number}].") for number, table in enumerate(tables)]
+
+
+def make_providers(loaded: LoadedSettings) -> list[TrustedProvider]:
+    """Return the OpenID providers of the settings."""
+    where = loaded.where.get("sign_in", "sign_in")
+    return [
+        replace(provider(**asdict(table)), place=f"{where}[{number}].")
+        for number, table in enumerate(loaded.settings.sign_in)
+    ]
 
 
 def make_issuer(table: BearerSettings, place: str = "bearer.") -> TrustedIssuer:

@@ -1,6 +1,6 @@
 """Problems of settings that can be loaded: logged at start, and when the user file changes; shown by `postd check`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -92,6 +92,12 @@ def settings_problems(settings: Settings, schemes: Sequence[Scheme]) -> Iterator
         yield '[api] own: write has "open": posts that are added without credentials can be changed only by moderators'
     if api.moderators and not api.own:
         yield "[api] moderators: without own = true, all who may write may change all posts"
+    accepting = {scheme.name: scheme.issuers_of_users for scheme in schemes}
+    for rule in deployment.rules:
+        for owner in filter(has_issuer, rule.users):
+            why = _owner_problem(owner, rule, accepting)
+            if why:
+                yield f"page {rule.name}: {owner} of its users can never have access: {why}"
     by_issuer = {scheme.name for scheme in schemes if not scheme.has_bare_names}
     for page in settings.pages:
         if by_issuer.issuperset(page.schemes):
@@ -100,20 +106,37 @@ def settings_problems(settings: Settings, schemes: Sequence[Scheme]) -> Iterator
                 yield f"page {page.path}: {account} of its users can never have access: {why}"
 
 
+def _owner_problem(owner: str, rule: Rule, accepting: Mapping[str, Collection[str]]) -> str:
+    """Return why a user of an issuer has no access by a rule; `accepting` has the issuers by scheme."""
+    issuer, hash_sign, user = owner.partition("#")
+    if not hash_sign or not user:
+        return "the owner of a token is written ISSUER#NAME"
+    schemes = [name for name, issuers in accepting.items() if issuer in issuers]
+    if not schemes:
+        return "neither [[bearer]] nor [[sign_in]] has such an issuer"
+    if set(schemes).isdisjoint(rule.schemes):
+        named = " or ".join(f'"{name}"' for name in schemes)
+        return f"{named} is not among the schemes"
+    return ""
+
+
 def account_problems(
     settings: Settings, schemes: Sequence[Scheme], accounts: Mapping[str, Account] | None
 ) -> list[str]:
     """Return the problems of the user file; `accounts` as for `find_problems`."""
     with_accounts = {scheme.name for scheme in schemes if scheme.uses_accounts}
+    elsewhere = {scheme.name for scheme in schemes if scheme.uses_accounts and scheme.issuers_of_users}
     if not settings.users:
         # The default pages alone do not require users.
         defaults = {page.path for page in Settings().pages} if settings.pages == Settings().pages else set()
         rules = settings.access_rules.items()
-        asking = [rule for rule, allowed in rules if rule not in defaults and with_accounts & set(allowed)]
+        asking = [
+            rule for rule, allowed in rules if rule not in defaults and (with_accounts - elsewhere) & set(allowed)
+        ]
         return [f"users is not set: no password is accepted for {join_names(asking)}"] if asking else []
     if not accounts:
         state = "the user file does not exist yet" if accounts is None else "has no users"
-        return [f"{settings.users}: {state}: no user can sign in"]
+        return [f"{settings.users}: {state}: {'no password is accepted' if elsewhere else 'no user can sign in'}"]
     problems = []
     judged = with_accounts | {scheme.name for scheme in schemes if not scheme.has_bare_names}
     for page in settings.pages:

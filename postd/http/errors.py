@@ -148,17 +148,22 @@ def make_error_response(request: Request, error: BaseException) -> Response:
 
 def make_problem_response(request: Request, problem: Problem, advice: Advice = _START) -> Response:
     """Return the response with a problem, in the form that suits the request; a page has the advice."""
-    # Caches may otherwise store a 404 with a lifetime of their choice (RFC 9111 §4.2.2).
-    headers = {b"Cache-Control": b"no-store", **problem.headers}
     # A request for a host that is not allowed gets no page (reference: Hosts).
     if not request.is_api and problem.status is not HTTPStatus.MISDIRECTED_REQUEST:
-        headers = {**PAGE_HEADERS, **headers}
+        headers = {**PAGE_HEADERS, **problem.headers}
         title = phrase(problem.status)
         if not negotiate_html(request):
             return make_response(problem.status, TEXT, f"{title}\n".encode(), headers)
         said = " ".join(filter(None, [problem.detail, advice.sentence, retry_after_text(problem)]))
         content = f'<p>{escape(said)}</p>\n<a href="{escape(advice.path)}">{escape(advice.link)}</a>\n'
         return make_html_response(problem.status, title, content, site_name=request.site_name, headers=headers)
+    return make_problem_document(problem)
+
+
+def make_problem_document(problem: Problem) -> Response:
+    """Return the response with a problem as a document (RFC 9457), for programs."""
+    # Caches may otherwise store a 404 with a lifetime of their choice (RFC 9111 §4.2.2).
+    headers = {b"Cache-Control": b"no-store", **problem.headers}
     members: dict[str, object] = {
         "type": "about:blank",
         "title": phrase(problem.status),

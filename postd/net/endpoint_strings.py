@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from postd.protocol.host import is_loopback
+from postd.protocol.host import check_origin, is_loopback
 
 KINDS = ("tcp", "tcp6", "ssl", "tls", "unix", "systemd", "haproxy")
 """The kinds of Twisted's endpoints that a server accepts."""
@@ -39,6 +39,23 @@ def makes_world_writable_socket(description: str) -> bool:
     kinds = kinds_of(description)
     mode = unix_mode(description.removeprefix("haproxy:" * (len(kinds) - 1))) if kinds[-1] == "unix" else None
     return mode is not None and bool(int(mode, 8) & stat.S_IWOTH)
+
+
+def origin_for_browsers(description: str) -> str | None:
+    """Predict the origin of a valid endpoint in a browser on this machine; None if there is none, or it is not known.
+
+    It is not known for a port of systemd and for a free port.
+    """
+    kind, *arguments = _split(description, ":")
+    if kind not in {"tcp", "tcp6", "ssl", "tls"}:
+        return None
+    options = dict(_split(argument, "=") for argument in arguments if len(_split(argument, "=")) == 2)
+    port = options.get("port") or next(filter(str.isdecimal, arguments), "0")
+    host = re.sub(r"\\(.)", r"\1", options.get("interface", ""))
+    if int(port) == 0:
+        return None
+    shown = "localhost" if host in {"", "0.0.0.0", "::"} else f"[{host}]" if ":" in host else host  # noqa: S104 - compared
+    return check_origin(f"{'https' if has_tls(description) else 'http'}://{shown}:{int(port)}")
 
 
 def is_systemd(description: str) -> bool:

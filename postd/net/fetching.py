@@ -2,8 +2,8 @@
 
 treq makes the requests, with these limits:
 
-- Time: `FETCH_MAX_S`, or `URGENT_FETCH_MAX_S` where a client's request waits for the response. Then the connection is
-  aborted, so that a host that hangs keeps no connection.
+- Time: `FETCH_MAX_S` by default, or `URGENT_FETCH_MAX_S` where a client's request waits for the response. Then the
+  connection is aborted, so that a host that hangs keeps no connection.
 - Size: `CONTENT_MAX_BYTES` of content, expanded if it is compressed by gzip although `identity` was asked for, and
   `RECEIVED_MAX_BYTES` of the whole response.
 - Rate: after a 429, or a 503 with `Retry-After`, the URL gets no request for as long as the response says, and at most
@@ -15,6 +15,7 @@ treq makes the requests, with these limits:
 import time
 import zlib
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
 from urllib.parse import urljoin
@@ -23,6 +24,7 @@ import treq
 from msgspec import Struct
 from treq.client import HTTPClient
 from twisted.internet.defer import CancelledError, Deferred
+from twisted.internet.interfaces import IProtocol
 from twisted.internet.protocol import connectionDone
 from twisted.protocols.policies import ProtocolWrapper
 from twisted.python.failure import Failure
@@ -93,7 +95,7 @@ class RepeatFilter:
 
 
 class Fetched(Struct, frozen=True):
-    """A response: its body, header fields, and its status: 200, to a POST also 400.
+    """A response: its body, header fields, and its status: 200, or to a POST one of `statuses`.
 
     Of the header fields it has `Cache-Control` and `Age`, and the lines of `DPoP-Nonce` (RFC 9449 §8).
     """
@@ -111,27 +113,37 @@ class Fetcher:
     Args:
         ca_file: PEM file of trust roots beside the platform's; none if empty.
         now: the wall clock, for dates in responses, in seconds since the epoch.
+        max_s: the limit of a request, but of an urgent one.
 
     Raises:
         ConfigError: `ca_file` cannot be read, or has no usable certificates.
     """
 
-    def __init__(self, reactor: IReactor, *, ca_file: str = "", now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        reactor: IReactor,
+        *,
+        ca_file: str = "",
+        now: Callable[[], float] = time.time,
+        max_s: float = FETCH_MAX_S,
+    ) -> None:
         self._reactor = reactor
         self._now = now
+        self._max_s = max_s
         self._closed_until: dict[str, float] = {}
-        endpoints = EndpointFactory(reactor, _BoundedConnection, FETCH_MAX_S, ca_file=ca_file)
+        endpoints = EndpointFactory(reactor, partial(_BoundedConnection, max_s), max_s, ca_file=ca_file)
         self._agent = _PlainAgent(Agent.usingEndpointFactory(reactor, endpoints))
 
-    def get(self, url: str, *, accept: str = JSON) -> Deferred[Fetched]:
-        """Fetch a document of the media types in `accept`.
+    def get(self, url: str, *, accept: str = JSON, token: str = "") -> Deferred[Fetched]:
+        """Fetch a document of the media types in `accept`, with a bearer token if there is one.
 
         Raises:
             FetchError: there is no usable response.
         """
-        return self._limit(url, self._get(url, {"Accept": accept}), FETCH_MAX_S)
+        fields = {"Accept": accept} | ({"Authorization": f"Bearer {token}"} if token else {})
+        return self._limit(url, self._get(url, fields), self._max_s)
 
-    def post(
+    def post(  # noqa: PLR0913 - three have their defaults
         self,
         url: str,
         form: Mapping[str, str],
@@ -139,6 +151,7 @@ class Fetcher:
         auth: tuple[str, str] | None,
         fields: Mapping[str, str] | None = None,
         urgent: bool = True,
+        statuses: Collection[int] = frozenset({200, 400}),
     ) -> Deferred[Fetched]:
         """Send a form.
 
@@ -147,13 +160,14 @@ class Fetcher:
             form: its fields.
             auth: a name and a password for Basic.
             fields: additional header fields.
-            urgent: whether a client's request waits for the response: `URGENT_FETCH_MAX_S` instead of `FETCH_MAX_S`.
+            urgent: whether a client's request waits for the response: `URGENT_FETCH_MAX_S` instead of `max_s`.
+            statuses: the statuses whose bodies are read.
 
         Raises:
             FetchError: there is no usable response.
         """
-        seconds = URGENT_FETCH_MAX_S if urgent else FETCH_MAX_S
-        return self._limit(url, self._post(url, form, auth, fields or {}), seconds)
+        seconds = URGENT_FETCH_MAX_S if urgent else self._max_s
+        return self._limit(url, self._post(url, form, auth, fields or {}, statuses), seconds)
 
     def _limit(self, url: str, fetching: Work[Fetched], seconds: float) -> Deferred[Fetched]:
         limited: Deferred[Fetched] = Deferred.fromCoroutine(self._fetch_in_turn(url, fetching))
@@ -183,9 +197,14 @@ class Fetcher:
         raise UnusableError(f"more than {REDIRECTS_MAX} redirects")
 
     async def _post(
-        self, url: str, form: Mapping[str, str], auth: tuple[str, str] | None, fields: Mapping[str, str]
+        self,
+        url: str,
+        form: Mapping[str, str],
+        auth: tuple[str, str] | None,
+        fields: Mapping[str, str],
+        statuses: Collection[int],
     ) -> Fetched:
-        return await self._read(await self._request("POST", url, fields, data=dict(form), auth=auth), {200, 400})
+        return await self._read(await self._request("POST", url, fields, data=dict(form), auth=auth), statuses)
 
     async def _read(self, response: IResponse, statuses: Collection[int]) -> Fetched:
         if response.code in statuses:
@@ -297,16 +316,20 @@ def _check_plain(response: IResponse) -> IResponse:
 
 
 class _BoundedConnection(ProtocolWrapper):
-    """A connection that is aborted after `FETCH_MAX_S`, or when it has received `RECEIVED_MAX_BYTES`.
+    """A connection that is aborted after `max_s`, or when it has received `RECEIVED_MAX_BYTES`.
 
     Twisted does neither: over TLS a cancelled response only asks the peer to close, and a head has no size limit.
     """
 
     transport: Any
 
+    def __init__(self, max_s: float, factory: Any, wrapped: IProtocol) -> None:
+        super().__init__(factory, wrapped)
+        self._max_s = max_s
+
     def connectionMade(self) -> None:
         self._left = RECEIVED_MAX_BYTES
-        self._timeout = self.factory.reactor.callLater(FETCH_MAX_S, self.transport.abortConnection)
+        self._timeout = self.factory.reactor.callLater(self._max_s, self.transport.abortConnection)
         super().connectionMade()
 
     def dataReceived(self, data: bytes) -> None:

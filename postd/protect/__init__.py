@@ -13,6 +13,7 @@ from postd.http.stock_request import result_of_authentication
 from postd.protect.issuers import TrustedIssuer, issuer
 from postd.protect.pages import Page
 from postd.protect.protection import Protection
+from postd.protect.providers import TrustedProvider, provider
 from postd.protect.schemes.interface import Context, Scheme, SchemeDescription, SchemeParts
 from postd.protect.schemes.own import make_parts
 from postd.protect.wsgi import wsgi
@@ -32,10 +33,12 @@ __all__ = [
     "SchemeParts",
     "StoreUnavailableError",
     "TrustedIssuer",
+    "TrustedProvider",
     "identity",
     "issuer",
     "make_parts",
     "make_response",
+    "provider",
     "use_monotonic_clock",
     "wsgi",
 ]

@@ -238,6 +238,10 @@ class Authentication:
         """The states of the schemes' background work (`postd.monitoring.health.Health`)."""
         return {name: state for _, background in self.background for name, state in background.states.items()}
 
+    def sign_out_origins(self) -> list[str]:
+        """Return the other origins to which signing out may lead."""
+        return [origin for _, parts in self._parts for origin in parts.sign_out_origins()]
+
     def credentials(
         self, rule: Collection[str | Scheme], described: ProtectedResource
     ) -> tuple[list[CredentialFactory], list[CredentialReader]]:

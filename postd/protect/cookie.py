@@ -75,11 +75,23 @@ def decode_session_cookies(request: Request) -> SessionCredentials | None:
 
 
 def set_session_cookie(request: Request, session_id: str, *, secure: bool) -> None:
-    # A header line of our own: Twisted's addCookie has another order and another spelling than spec: Session.
-    value = f"session={session_id}; Path=/; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
-    request.add_header(b"Set-Cookie", value.encode("ascii"))
+    set_cookie(request, f"session={session_id}", secure=secure)
 
 
 def expire_session_cookie(request: Request) -> None:
     """Make the browser forget the cookie (spec: "an expired cookie is set")."""
-    request.add_header(b"Set-Cookie", b"session=; Path=/; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0")
+    expire_cookie(request, "session")
+
+
+def set_cookie(request: Request, pair: str, *, path: str = "/", max_age_s: int | None = None, secure: bool) -> None:
+    """Set a cookie, which scripts do not see; without a `max_age_s` it ends with the browser."""
+    # A header line of our own: Twisted's addCookie has another order and another spelling than spec: Session.
+    age = "" if max_age_s is None else f"; Max-Age={max_age_s}"
+    value = f"{pair}; Path={path}{age}; HttpOnly; SameSite=Lax{'; Secure' if secure else ''}"
+    request.add_header(b"Set-Cookie", value.encode("ascii"))
+
+
+def expire_cookie(request: Request, name: str, *, path: str = "/") -> None:
+    """Make the browser forget a cookie."""
+    value = f"{name}=; Path={path}; Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0"
+    request.add_header(b"Set-Cookie", value.encode("ascii"))

@@ -169,7 +169,7 @@ def issuer(  # noqa: PLR0913 - the keys of a table
         token_types=frozenset(words("token_types", token_types)),
         scope_claims=words("scope_claims", scope_claims, may_be_empty=True),
         user_claim=words("user_claim", (user_claim,))[0],
-        required_claims={name: _accepted(name, value) for name, value in claims.items()},
+        required_claims={name: accepted_values(name, value) for name, value in claims.items()},
         leeway_s=_leeway(leeway),
         dpop=dpop,
         mtls=mtls,
@@ -195,7 +195,7 @@ def check_issuers(issuers: object) -> tuple[TrustedIssuer, ...]:
     return listed
 
 
-def _accepted(claim: str, value: object) -> tuple[Scalar, ...]:
+def accepted_values(claim: str, value: object) -> tuple[Scalar, ...]:
     """Return the accepted values of a claim, of which there may be one or several."""
     values = (value,) if isinstance(value, Scalar) else tuple(value) if isinstance(value, Sequence) else ()
     if not values or not all(isinstance(one, Scalar) for one in values):

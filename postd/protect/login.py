@@ -1,16 +1,18 @@
 """Sign-in and sign-out by form (spec: Form-login paths; reference: Form login)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from html import escape
 from http import HTTPStatus
 from string import Template
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
 from postd.auth.credentials import PasswordCredentials, Refused, run_to_completion
-from postd.auth.identity import AuthenticationResult, Identity
+from postd.auth.identity import AuthenticationResult, Identity, SignedIn
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Sessions
 from postd.errors import StoreUnavailableError
@@ -30,6 +32,11 @@ from postd.protect.cookie import (
 from postd.protect.guard import ProtectedResource, outcome_of
 from postd.protect.login_form import CARRIED_FORM_MAX_BYTES, LoginForm, decode_carried, decode_next
 from postd.protect.pages import Page
+from postd.protocol.host import origin_of
+from postd.protocol.sign_in import make_sign_out_url
+
+if TYPE_CHECKING:
+    from postd.auth.sign_in import Provider
 
 _BUTTON = Template(read_file(__package__, "logout.html"))
 
@@ -49,6 +56,7 @@ class LoginViews:
         after: the path to redirect to after a sign-in without a `next`.
         form: renders the form.
         resources: the resources that sessions protect; they show the forms that a sign-in carries.
+        providers: the OpenID providers, by their ids.
     """
 
     def __init__(  # noqa: PLR0913 - all but three by name
@@ -63,6 +71,7 @@ class LoginViews:
         after: str,
         form: LoginForm,
         resources: Sequence[ProtectedResource],
+        providers: "Mapping[str, Provider]" = MappingProxyType({}),
     ) -> None:
         self._portal = portal
         self._sessions = sessions
@@ -74,8 +83,10 @@ class LoginViews:
         paths = {"logout": below(sign_in, "logout"), "after": after}
         # Rendered once (spec: Login form).
         self._login_page = self._make_form(HTTPStatus.OK, {})
-        button = _BUTTON.substitute({name: escape(path) for name, path in paths.items()})
-        self._logout_page = make_html_response(HTTPStatus.OK, "Sign out", button, site_name=realm)
+        self._button = _BUTTON.substitute({name: escape(path) for name, path in paths.items()})
+        self._realm = realm
+        self._sign_in = sign_in
+        self._providers = providers
         self._challenge = make_challenge(realm, sign_in)
         self._to_form, self._to_after = make_redirect(sign_in.encode("ascii")), make_redirect(after.encode("ascii"))
 
@@ -109,29 +120,61 @@ class LoginViews:
         fields: Mapping[str, list[str]] = {}
         try:
             fields = _decode_sign_in(request)
-            user, session_id = await self._begin_session(request, fields)
+            user = await self._check_password(request, fields)
+            await self.begin_session(request, user)
         except CancelledError:  # the client has disconnected; the check continues, and a wrong password is counted
             raise
         except Exception as error:
             request.authentication = AuthenticationResult("form", outcome_of(error))
             if isinstance(error, Refused):
-                return self._refuse(request, fields)
+                return self.refuse(request, fields, "Login failed")
             problem = to_problem(error)
             if problem is None or not retry_after_text(problem) or not wants_html(request):
                 raise
-            request.add_header(b"Vary", b"Accept")
-            why = f"{problem.detail} {retry_after_text(problem)}"
-            return self._make_form(problem.status, fields, why, {**PAGE_HEADERS, **problem.headers}, browser=request)
-        request.authentication = AuthenticationResult("form", "accepted", user.account, user)
-        _log.info("signed in: {user!r} from {address}", user=user.account, address=self._clients.address(request))
-        secure = self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
-        set_session_cookie(request, session_id, secure=secure)
+            return self.show_alert(request, problem, fields, f"{problem.detail} {retry_after_text(problem)}")
         back, form = decode_next(fields), decode_carried(fields)
+        response = self.accept(request, user, back)
         if back is None or not form:
-            return self._redirect_to_next(back)
+            return response
         identity = replace(user, scheme="session")
         request.authentication = AuthenticationResult("form", "accepted", user.account, identity)
         return await self._resume(request, back, form)
+
+    async def begin_session(self, request: Request, user: Identity, signed_in: SignedIn | None = None) -> None:
+        """Begin a session and set its cookie; the session of a cookie that was sent ends.
+
+        Raises:
+            Refused: the account was removed since its credentials were checked.
+            StoreUnavailableError: the session could not be stored.
+        """
+        cookies = decode_session_cookies(request)
+        replaced = cookies.id_hashes if cookies else ()
+        # The identifier is always a new one: the browser's may have been planted (session fixation).
+        session_id = await self._sessions.begin(user.account, in_place_of=replaced, signed_in=signed_in)
+        set_session_cookie(request, session_id, secure=self.is_secure(request))
+
+    def accept(self, request: Request, user: Identity, back: bytes | None, by: str = "") -> Response:
+        """Log a sign-in, by which provider, and return the redirect to the page after it."""
+        request.authentication = AuthenticationResult(user.scheme, "accepted", user.account, user)
+        _log.info(
+            "signed in: {user!r} from {address}{by}",
+            user=user.account,
+            address=self._clients.address(request),
+            by=f" by {by}" if by else "",
+        )
+        return self._redirect_to_next(back)
+
+    def is_secure(self, request: Request) -> bool:
+        """Return whether cookies are marked as secure."""
+        return self._secure == "always" or (self._secure == "auto" and self._clients.is_secure(request))
+
+    def show_alert(
+        self, request: Request, problem: Problem, fields: Mapping[str, list[str]], why: str, *, failed: bool = True
+    ) -> Response:
+        """Return the form with an alert, to a browser; `failed` is whether the user name is kept."""
+        request.add_header(b"Vary", b"Accept")
+        headers = {**PAGE_HEADERS, **problem.headers}
+        return self._make_form(problem.status, fields, why, headers, browser=request, failed=failed)
 
     async def _resume(self, request: Request, path: bytes, form: Mapping[str, list[str]]) -> Response:
         """Return the page after a sign-in that carries a form."""
@@ -145,13 +188,14 @@ class LoginViews:
                         raise
         return self._ask_to_send_again(path, form)
 
-    def _refuse(self, request: Request, fields: Mapping[str, list[str]]) -> Response:
+    def refuse(self, request: Request, fields: Mapping[str, list[str]], why: str, *, failed: bool = True) -> Response:
+        """Return the response to a sign-in that has failed; a browser gets the form with an alert."""
         headers = {**PAGE_HEADERS, b"WWW-Authenticate": self._challenge}
         if negotiate_html(request):
-            return self._make_form(HTTPStatus.UNAUTHORIZED, fields, "Login failed", headers, browser=request)
+            return self._make_form(HTTPStatus.UNAUTHORIZED, fields, why, headers, browser=request, failed=failed)
         return make_response(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
 
-    async def _begin_session(self, request: Request, fields: Mapping[str, list[str]]) -> tuple[Identity, str]:
+    async def _check_password(self, request: Request, fields: Mapping[str, list[str]]) -> Identity:
         named = [fields.get(name, []) for name in ("username", "password")]
         if any(len(values) != 1 or not values[0] for values in named):
             raise Refused("a field is missing, empty or there twice")
@@ -159,36 +203,55 @@ class LoginViews:
         address = self._clients.address(request)
         credentials = PasswordCredentials("form", username, password, address, lambda: request.channel is not None)
         request.authentication = AuthenticationResult("form", None)  # for the log, if the client disconnects
-        user = await run_to_completion(self._portal.authenticate(credentials))
-        cookies = decode_session_cookies(request)
-        # The identifier is always a new one: the browser's may have been planted (session fixation).
-        return user, await self._sessions.begin(user.name, in_place_of=cookies.id_hashes if cookies else ())
+        return await run_to_completion(self._portal.authenticate(credentials))
 
     async def show_session(self, request: Request) -> Response:
         """Return the name of the user who is signed in; a page that asks does not prolong the session."""
         request.add_header(b"Vary", b"Cookie")
         credentials = decode_session_cookies(request)
-        user = None if credentials is None else await self._sessions.user_of_only(credentials.id_hashes)
-        if user is None:
+        found = None if credentials is None else await self._sessions.find_only(credentials.id_hashes)
+        if found is None:
             raise Problem(401, "There is no session.", headers={b"WWW-Authenticate": self._challenge})
-        return make_response(HTTPStatus.OK, TEXT, f"{user}\n".encode(), PAGE_HEADERS)
+        return make_response(HTTPStatus.OK, TEXT, f"{found[1].username}\n".encode(), PAGE_HEADERS)
 
     async def show_button(self, _request: Request) -> Response:
         # GET changes nothing: a link in a page of another site, or a prefetching browser, must not sign a user out.
-        return self._logout_page
+        return make_html_response(
+            HTTPStatus.OK, "Sign out", self._button, site_name=self._realm, targets=sign_out_origins(self._providers)
+        )
 
     async def log_out(self, request: Request) -> Response:
         self._clients.refuse_cross_site(request)
         credentials = decode_session_cookies(request)
+        leading_on = None
         if credentials is not None:
+            leading_on = await self._find_sign_out(request, credentials.id_hashes) if self._providers else None
             await self._sessions.end(credentials.id_hashes)
         expire_session_cookie(request)
         if self._clients.is_secure(request):
             request.add_header(b"Clear-Site-Data", b'"cache"')
-        return self._to_form
+        return self._to_form if leading_on is None else leading_on
+
+    async def _find_sign_out(self, request: Request, id_hashes: Collection[bytes]) -> Response | None:
+        """Return the redirect that signs the user of a session out at the provider, None if that is not wanted."""
+        found = await self._sessions.find_only(id_hashes)
+        provider = None if found is None else self._providers.get(found[1].provider)
+        endpoint = "" if provider is None else provider.end_session_endpoint
+        if found is None or provider is None or not endpoint:
+            return None
+        origin = self._clients.origin(request)
+        back = "" if origin is None else f"{origin}{self._sign_in}"
+        id_token = await self._sessions.id_token_of(found[0])
+        return make_redirect(make_sign_out_url(endpoint, provider.policy.client_id, id_token, back).encode("ascii"))
 
     def _redirect_to_next(self, back: bytes | None) -> Response:
         return self._to_after if back is None else make_redirect(back)
+
+
+def sign_out_origins(providers: "Mapping[str, Provider]") -> list[str]:
+    """Return the origins of providers to which signing out may lead (`form-action` of pages with a button for it)."""
+    urls = filter(None, (provider.end_session_endpoint for provider in providers.values()))
+    return list(dict.fromkeys(map(origin_of, urls)))
 
 
 def _decode_sign_in(request: Request) -> Mapping[str, list[str]]:

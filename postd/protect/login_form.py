@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from html import escape
 from http import HTTPStatus
 from string import Template
+from urllib.parse import quote
 
 from postd.http.errors import Problem
 from postd.http.interface import Request
@@ -25,6 +26,7 @@ CARRIED_FORM_MAX_BYTES = 32 * 1024
 ENDED = "Your session has ended. Sign in again: what you sent was not stored, and is kept."
 
 _FORM = Template(read_file(__package__, "login.html"))
+_BUTTON = Template('<a class="button" href="$href"$target>Sign in with $name</a>\n')
 _SEND_AGAIN = Template(read_file(__package__, "send-again.html"))
 _HIDDEN = Template('<input type="hidden" name="$name" value="$value">\n')
 _NOTICE = Template('<div class="notice">\n$content</div>\n')
@@ -43,6 +45,7 @@ class LoginForm:
         no_accounts: HTML above the form for these clients while there are no accounts: for those on this machine, and
             for all others.
         has_accounts: returns whether there are accounts.
+        providers: the names of the OpenID providers by their ids, for which the page has buttons.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -55,6 +58,7 @@ class LoginForm:
         links: str,
         no_accounts: tuple[str, str],
         has_accounts: Callable[[], bool],
+        providers: Mapping[str, str],
     ) -> None:
         self._clients = clients
         self._realm = realm
@@ -63,6 +67,7 @@ class LoginForm:
         self._links = links
         self._no_accounts = no_accounts
         self._has_accounts = has_accounts
+        self._providers = providers
 
     def make(  # noqa: PLR0913 - most have their defaults
         self,
@@ -77,11 +82,19 @@ class LoginForm:
         """Return the page with the form: empty, or with an alert (`why`).
 
         After a failure it has the user name of the fields sent. `next` and a carried form stay. `browser` is the
-        request of a client that prefers HTML, None for another client.
+        request of a client that prefers HTML, None for another client. Browsers get buttons for the providers, and no
+        fields where no account has a password.
         """
         back = decode_next(fields)
         user = fields.get("username", [""])[0]
         again = bool(why) and failed
+        alert = _ALERT.substitute(why=escape(why)) if why else ""
+        buttons = "" if browser is None else self._make_buttons(fields, back)
+        below = ("" if browser is None else self._links) + self._below_form
+        if buttons and not self._has_accounts():
+            return make_html_response(
+                status, "Sign in", alert + buttons + below, site_name=self._realm, headers=headers
+            )
         notice = "" if browser is None else self._notice(browser)
         hidden = {} if back is None else {"next": back.decode("ascii")}
         if back is not None and len(fields.get("form", ())) == 1:
@@ -90,12 +103,29 @@ class LoginForm:
             "login": escape(self._login),
             "next": _hide(hidden),
             "notice": notice,
-            "alert": _ALERT.substitute(why=escape(why)) if why else "",
+            "alert": alert,
             "username": f' value="{escape(user)}"' if again else "" if notice else " autofocus",
             "password": ' aria-describedby="alert" autofocus' if again else "",
-            "below": ("" if browser is None else self._links) + self._below_form,
+            "below": buttons + below,
         }
         return make_html_response(status, "Sign in", _FORM.substitute(parts), site_name=self._realm, headers=headers)
+
+    def _make_buttons(self, fields: Mapping[str, list[str]], back: bytes | None) -> str:
+        """Return the links that begin a sign-in at a provider.
+
+        A carried form does not come back from there: the links open another tab, and this page has a button that sends
+        the form after the sign-in.
+        """
+        carried = decode_carried(fields) if back is not None and self._providers else {}
+        target = ' target="_blank"' if carried else ""
+        query = "" if back is None else f"?next={quote(back, safe='/')}"
+        links = [
+            _BUTTON.substitute(href=escape(f"{self._login}/{id}{query}"), target=target, name=escape(name))
+            for id, name in self._providers.items()  # noqa: A001 - as in the settings
+        ]
+        if carried and back is not None:
+            links.append(_send_again(back, carried))
+        return "".join(links)
 
     def carry(self, request: Request, challenge: bytes) -> Response | None:
         """Return the page with the form that carries the form of a request, a 401.
@@ -118,16 +148,19 @@ class LoginForm:
 
     def ask_to_send_again(self, path: bytes, form: Mapping[str, list[str]]) -> Response:
         """Return the page after a sign-in, with a button that sends a carried form to its path."""
-        fields = "".join(_hide({name: value}) for name, values in form.items() for value in values)
-        content = _SEND_AGAIN.substitute(path=escape(path.decode("ascii")), fields=fields)
-        return make_html_response(HTTPStatus.OK, "Signed in", content, site_name=self._realm)
+        return make_html_response(HTTPStatus.OK, "Signed in", _send_again(path, form), site_name=self._realm)
 
     def _notice(self, request: Request) -> str:
         """Return the notice that there are no accounts, while there are none."""
-        if self._has_accounts() or not any(self._no_accounts):
+        if self._has_accounts() or self._providers or not any(self._no_accounts):
             return ""
         here, elsewhere = self._no_accounts
         return _NOTICE.substitute(content=here if is_loopback(self._clients.address(request)) else elsewhere)
+
+
+def _send_again(path: bytes, form: Mapping[str, list[str]]) -> str:
+    fields = "".join(_hide({name: value}) for name, values in form.items() for value in values)
+    return _SEND_AGAIN.substitute(path=escape(path.decode("ascii")), fields=fields)
 
 
 def _hide(fields: Mapping[str, str]) -> str:

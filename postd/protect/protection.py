@@ -56,6 +56,7 @@ from postd.protect.guard import Guard, PrivateGuard, ProtectedResource, Realm
 from postd.protect.issuers import TrustedIssuer, check_issuers
 from postd.protect.mounted import MountedResources
 from postd.protect.pages import Page, Pages
+from postd.protect.providers import TrustedProvider, check_providers
 from postd.protect.schemes.basic import Basic
 from postd.protect.schemes.bearer import Bearer
 from postd.protect.schemes.digest import Digest
@@ -107,6 +108,7 @@ class Protection:
         public_url: the origin of the site as clients see it; "" to derive it from each request.
         hosts: host names and addresses without ports; requests for another one get 421. Empty for any.
         secure: whether cookies are `Secure`: "always", "never", or "auto" if the client's connection is.
+        providers: OpenID providers, made by `provider`, for which the form has buttons. Accounts are `ISSUER#NAME`.
 
     Attributes:
         reactor: that of the arguments.
@@ -142,6 +144,7 @@ class Protection:
         public_url: str = "",
         hosts: Sequence[str] = (),
         secure: Secure = "auto",
+        providers: Sequence[TrustedProvider] = (),
     ) -> None:
         self.reactor = check_reactor(reactor)
         self._realm = check("realm", check_realm, realm)
@@ -153,6 +156,7 @@ class Protection:
             seconds("session_lifetime_s", session_lifetime_s),
             sign_in=check("sign_in", check_path, sign_in),
             secure=cast(Secure, choice("secure", secure, get_args(Secure))),
+            providers=check_providers(providers),
         )
         self._clients = PeerResolver(
             all_of("trusted_proxies", check_proxy, trusted_proxies),
@@ -196,7 +200,11 @@ class Protection:
             directory = _load_users(users, self._store, previous.context.users if previous is not None else None)
         else:
             directory = users
-        in_force = {"digest": isinstance(directory, UserDirectory), "bearer": bool(trusted)}
+        in_force = {
+            "digest": isinstance(directory, UserDirectory),
+            "bearer": bool(trusted),
+            "session": directory is not None or bool(self._form.providers),
+        }
         if previous is not None:
             in_force["bearer"] |= any(isinstance(one, Bearer) and one not in self._own for one in previous.schemes)
         known: Sequence[Scheme] = (self._digest, Bearer(trusted), Basic(), self._form)
@@ -456,7 +464,7 @@ class Protection:
             if name == "bearer":
                 raise ValueError("schemes: bearer needs issuers")
             if self._users is None:
-                raise ValueError(f"schemes: {name} needs users")
+                raise ValueError(f"schemes: {name} needs users{' or providers' if name == 'session' else ''}")
             if name == "digest":
                 raise ValueError("schemes: digest needs a user file: a checker has no H(A1)")
 
@@ -471,7 +479,7 @@ class Protection:
                 self._log.warn("user file: {problem}", problem=problem)
 
     def pages(self, after: str = "/", *, scheme: Scheme | None = None) -> IResource:
-        """Return the sign-in form, with `login` and `logout` as children, to mount at the path `sign_in`::
+        """Return the sign-in form, with `login` and `logout` below it, to mount at the path `sign_in`::
 
             root.putChild(b"sign-in", protection.pages(after="/app/"))
 
@@ -480,7 +488,8 @@ class Protection:
             scheme: a scheme of the application's own, for the pages of that one in place of the form.
 
         Raises:
-            ValueError: there are no users, the path cannot be used, or the scheme cannot be used or has no pages.
+            ValueError: there are neither users nor providers, the path cannot be used, or the scheme cannot be used or
+                has no pages.
         """
         if scheme is not None:
             if not isinstance(scheme, Scheme):
@@ -492,7 +501,7 @@ class Protection:
             return Pages(self._mount(lambda: self._authentication.pages_of(scheme)))
         form = replace(self._form, after=check("after", check_path, after))
         if form.name not in self._in_force():
-            raise ValueError("pages: the form needs users")
+            raise ValueError("pages: the form needs users or providers")
         return Pages(self._mount(lambda: self._authentication.pages_of(form)))
 
     def metadata(self) -> IResource:

@@ -83,6 +83,12 @@ def check_origin(value: str) -> str:
     return origin.removesuffix(":443") if origin.startswith("https:") else origin.removesuffix(":80")
 
 
+def origin_of(url: str) -> str:
+    """Return the origin of a URL of HTTP, as `check_origin` has it."""
+    scheme, _, rest = url.partition("://")
+    return check_origin(f"{scheme}://{re.split('[/?]', rest, maxsplit=1)[0]}")
+
+
 def check_page_origin(value: str) -> str:
     """Return the origin of a page, which may have any scheme: `capacitor://localhost`, `chrome-extension://ID`.
 

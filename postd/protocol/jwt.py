@@ -201,8 +201,7 @@ class TokenPolicy(Struct, frozen=True):
         Raises:
             TokenError: its algorithm or its type is not accepted.
         """
-        if jwt.algorithm not in self.algorithms:
-            raise TokenError(f"alg is not accepted here{describe(jwt.algorithm)}")
+        check_algorithm(jwt, self.algorithms)
         self.check_type(jwt)
 
     def check_type(self, jwt: Jwt) -> None:
@@ -270,9 +269,9 @@ class TokenPolicy(Struct, frozen=True):
         key, certificate = self._binding_of(claims)
         if member(claims, "aud") is not None or not introspected:
             self._check_audience(claims)
-        expires_at = self._check_times(claims, now)
+        expires_at = check_times(claims, now, self.leeway_s)
         for name, values in self.required_claims.items():
-            if not _has_one_of(claims.get(name), values):
+            if not has_one_of(claims.get(name), values):
                 raise TokenError(f"{name} is not accepted here")
         user = self._user_of(claims, introspected=introspected)
         return AccessToken(
@@ -306,17 +305,6 @@ class TokenPolicy(Struct, frozen=True):
             expected = " or ".join(f'"{name}"' for name in sorted(self.audiences))
             raise TokenError(f"aud is another audience (expected {expected}){hint_at(self.audiences, named)}")
 
-    def _check_times(self, claims: Mapping[str, object], now: float) -> float | None:
-        expires_at = decode_date(claims, "exp")
-        # The edges: "on or after" for exp (RFC 7519 §4.1.4), "before" for nbf (§4.1.5).
-        if expires_at is not None and now >= expires_at + self.leeway_s:
-            raise ExpiredTokenError("it has expired")
-        for name in ("nbf", "iat"):
-            date = decode_date(claims, name)
-            if date is not None and now < date - self.leeway_s:
-                raise TokenError(f"{name} is in the future")
-        return expires_at
-
     def _user_of(self, claims: Mapping[str, object], *, introspected: bool) -> str:
         # In an answer, sub is optional (RFC 7662 §2.2); a client's own token has no username either.
         names = ("sub", "username", "client_id") if introspected and self.user_claim == "sub" else (self.user_claim,)
@@ -325,7 +313,7 @@ class TokenPolicy(Struct, frozen=True):
             raise TokenError("sub, username and client_id are missing" if len(names) > 1 else f"{names[0]} is missing")
         for name in ("sub", found[0]):
             value = member(claims, name)
-            if value is not None and not _is_name(value):
+            if value is not None and not is_name(value):
                 raise TokenError(f"{name} is not a valid name")
         return str(claims[found[0]])
 
@@ -455,6 +443,34 @@ def _normalize_type(name: str) -> str:
     return name.lower().removeprefix("application/")
 
 
+def check_algorithm(jwt: Jwt, accepted: Collection[str]) -> None:
+    """Check that a token is signed with an accepted algorithm.
+
+    Raises:
+        TokenError: it is not.
+    """
+    if jwt.algorithm not in accepted:
+        raise TokenError(f"alg is not accepted here{describe(jwt.algorithm)}")
+
+
+def check_times(claims: Mapping[str, object], now: float, leeway_s: float) -> float | None:
+    """Check `exp`, `nbf` and `iat` at `now`, in seconds since the epoch; return `exp`, None if it is absent.
+
+    Raises:
+        ExpiredTokenError: the token has expired.
+        TokenError: it is not valid yet, or a claim is not a date.
+    """
+    expires_at = decode_date(claims, "exp")
+    # The edges: "on or after" for exp (RFC 7519 §4.1.4), "before" for nbf (§4.1.5).
+    if expires_at is not None and now >= expires_at + leeway_s:
+        raise ExpiredTokenError("it has expired")
+    for name in ("nbf", "iat"):
+        date = decode_date(claims, name)
+        if date is not None and now < date - leeway_s:
+            raise TokenError(f"{name} is in the future")
+    return expires_at
+
+
 def decode_date(claims: Mapping[str, object], name: str) -> float | None:
     """Return a NumericDate (RFC 7519 §2), None if the claim is absent.
 
@@ -470,7 +486,8 @@ def decode_date(claims: Mapping[str, object], name: str) -> float | None:
     return float(value)
 
 
-def _is_name(value: object) -> bool:
+def is_name(value: object) -> bool:
+    """Return whether a value is a user name: a short text without control characters."""
     return isinstance(value, str) and len(value) <= USER_MAX_CHARS and value.isprintable()
 
 
@@ -485,7 +502,8 @@ def _is_for_a_client(claims: Mapping[str, object]) -> bool:
     return any(client in audiences for client in clients) if clients else not any(":" in name for name in audiences)
 
 
-def _has_one_of(value: object, accepted: tuple[Scalar, ...]) -> bool:
+def has_one_of(value: object, accepted: tuple[Scalar, ...]) -> bool:
+    """Return whether a claim, or an element of it if it is a list, is an accepted value."""
     values = value if isinstance(value, list) else [value]
     # Compare types, too: True == 1 in Python, but not in JSON.
     return any(type(value) is type(good) and value == good for value in values for good in accepted)

@@ -14,9 +14,10 @@ from msgspec import Struct
 
 from postd.errors import ConfigError
 from postd.net.endpoint_strings import absolute_endpoint
+from postd.protocol import sign_in
 from postd.protocol.jwt import Algorithm, find_contradiction
 from postd.scheme_names import SCHEMES
-from postd.settings.schema import WORKERS_MAX, BearerSettings, Page, Settings
+from postd.settings.schema import WORKERS_MAX, BearerSettings, Page, Settings, SignInSettings
 from postd.settings.values import decode_value
 
 StructT = TypeVar("StructT", bound=Struct)
@@ -136,7 +137,7 @@ def _make_absolute(values: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     made = dict(values)
     if values.get("users"):
         made["users"] = str(folder / values["users"])
-    endings = {"log": "file", "page": "files", **dict.fromkeys(SCHEMES, "_file")}
+    endings = {"log": "file", "page": "files", "sign_in": "_file", **dict.fromkeys(SCHEMES, "_file")}
     made |= {name: _with_absolute_files(values[name], end, folder) for name, end in endings.items() if name in values}
     if isinstance(values.get("store"), str):
         made["store"] = _with_absolute_store(values["store"], folder)
@@ -281,6 +282,10 @@ def _convert(values: Mapping[str, Any], name: str) -> Settings:
         key, why = _contradiction(issuer, settings.bearer[:number])
         if why:
             raise ConfigError(f"{name}: bearer[{number}].{key}", why)
+    for number, provider in enumerate(settings.sign_in):
+        key, why = _contradiction_of_provider(provider, settings.sign_in[:number])
+        if why:
+            raise ConfigError(f"{name}: sign_in[{number}].{key}", why)
     return settings
 
 
@@ -324,6 +329,19 @@ def _contradiction(issuer: BearerSettings, others: Sequence[BearerSettings]) -> 
         client_secret_file=issuer.client_secret_file,
         introspect=issuer.introspect,
         introspection_endpoint=issuer.introspection_endpoint,
+    )
+
+
+def _contradiction_of_provider(provider: SignInSettings, others: Sequence[SignInSettings]) -> tuple[str, str]:
+    """Return the key of a provider's settings that contradicts another, and why; empty strings if none does."""
+    if any(provider.id == other.id for other in others):
+        return "id", f"{provider.id} is the id of another table already"
+    return sign_in.find_contradiction(
+        client_id=provider.client_id,
+        client_secret_file=provider.client_secret_file,
+        client_key_file=provider.client_key_file,
+        client_auth=provider.client_auth,
+        scopes=provider.scopes,
     )
 
 
@@ -372,6 +390,15 @@ ALLOWED = {
     **dict.fromkeys(("bearer.dpop", "bearer.mtls"), '"refuse", "accept" or "require"'),
     "bearer.id_tokens": '"refuse" or "accept"',
     "bearer.introspect": '"opaque" or "all"',
+    "sign_in": "tables, each under [[sign_in]], with id, name, issuer and client_id",
+    "sign_in.id": "lower-case letters, digits and hyphens",
+    "sign_in.name": "the text on the button",
+    "sign_in.issuer": "the URL that the tokens have as iss, to the byte",
+    "sign_in.client_auth": ", ".join(f'"{method}"' for method in get_args(sign_in.ClientAuth)),
+    "sign_in.scopes": 'a list of words, "openid" among them',
+    "sign_in.algorithms": f"a list of one or more of {', '.join(get_args(Algorithm))}; none is symmetric",
+    "sign_in.required_claims": 'a table of claims, each a value or a list of values, such as {groups = "staff"}',
+    "sign_in.logout": '"local" or "provider"',
     "tls.client_certificates": '"no" or "ask"',
     "admin.listen": 'a list of endpoints, such as ["tcp:9180:interface=127.0.0.1"]',
     "log.file": 'the path of a file, or "": where twistd logs',

@@ -20,6 +20,7 @@ from postd.protocol.bearer import has_issuer
 from postd.protocol.host import normalize_host
 from postd.protocol.jwt import Algorithm, Binding, IdTokens, Introspected, Scalar
 from postd.protocol.password import normalize
+from postd.protocol.sign_in import SCOPES, ClientAuth, Logout
 from postd.settings.values import (
     ByteCount,
     CorsOrigin,
@@ -31,6 +32,8 @@ from postd.settings.values import (
     Origin,
     PagePath,
     Permission,
+    ProviderId,
+    ProviderName,
     Realm,
     SchemeName,
     ScopeText,
@@ -183,6 +186,25 @@ class BearerSettings(Struct, frozen=True, forbid_unknown_fields=True):
         return self.audience
 
 
+class SignInSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[[sign_in]]`: an OpenID provider, where users sign in (`postd.protocol.id_token.IdTokenPolicy`)."""
+
+    id: ProviderId
+    name: ProviderName
+    issuer: IssuerUrl
+    client_id: str = ""
+    client_secret_file: str = ""
+    client_key_file: str = ""
+    client_auth: ClientAuth = "auto"
+    scopes: Annotated[tuple[Word, ...], Meta(min_length=1)] = SCOPES
+    user_claim: Word = jwt.USER_CLAIM
+    name_claim: str = ""
+    required_claims: dict[str, Scalar | Annotated[tuple[Scalar, ...], Meta(min_length=1)]] = {}
+    algorithms: Annotated[tuple[Algorithm, ...], Meta(min_length=1)] = jwt.ALGORITHMS
+    ca_file: str = ""
+    logout: Logout = "local"
+
+
 class ThrottleSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[throttle]`: the failed logins that are allowed in a window."""
 
@@ -218,6 +240,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     session: SessionSettings = field(default_factory=SessionSettings)
     digest: DigestSettings = field(default_factory=DigestSettings)
     bearer: tuple[BearerSettings, ...] = ()
+    sign_in: tuple[SignInSettings, ...] = ()
     throttle: ThrottleSettings = field(default_factory=ThrottleSettings)
     limits: Limits = field(default_factory=Limits)
     tls: Tls = field(default_factory=Tls)

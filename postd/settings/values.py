@@ -12,6 +12,7 @@ from postd.protocol.digest import check_realm
 from postd.protocol.discovery import check_issuer, check_url
 from postd.protocol.host import check_host, check_origin, check_page_origin, check_proxy
 from postd.protocol.quantity import DURATION_MAX_S, DURATION_UNITS, decode_quantity
+from postd.protocol.sign_in import check_button, check_id
 from postd.scheme_names import SCHEMES
 
 
@@ -126,6 +127,14 @@ class IssuerUrl(Text, check=check_issuer):
 
 class OptionalUrl(Text, check=lambda value: check_url(value) if value else ""):
     """The URL of an issuer's endpoint, or empty."""
+
+
+class ProviderId(Text, check=check_id):
+    """The id of an OpenID provider, in URLs."""
+
+
+class ProviderName(Text, check=check_button):
+    """The name of an OpenID provider, on its button."""
 
 
 class ScopeText(Text, check=_check_scope):

@@ -153,16 +153,19 @@ async def admit(request: Request) -> Response:
     """Return the response that allows a request, with its identity."""
     identity = request.identity
     assert identity is not None  # the guard has set it
-    return _make_admission(identity.account, identity.scheme, identity.scopes if identity.issuer else None)
+    scopes = identity.scopes if identity.is_token else None
+    return _make_admission(identity.account, identity.scheme, scopes, identity.shown_name)
 
 
 @lru_cache(256)
-def _make_admission(account: str, scheme: str, scopes: frozenset[str] | None) -> Response:
+def _make_admission(account: str, scheme: str, scopes: frozenset[str] | None, shown_name: str) -> Response:
     headers = {
         b"Cache-Control": b"no-store",
         b"Remote-User": encode_name(account),
         b"Remote-Scheme": scheme.encode("ascii"),
     }
+    if shown_name:
+        headers[b"Remote-Name"] = encode_name(shown_name)
     if scopes is not None:
         headers[b"Remote-Scopes"] = encode_scopes(scopes)
     return make_response(HTTPStatus.OK, TEXT, b"", headers)

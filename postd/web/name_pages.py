@@ -5,6 +5,7 @@ from http import HTTPStatus
 
 from msgspec import Struct
 
+from postd.auth.identity import Identity
 from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
 from postd.http.pages.template import make_html_response, wants_html
@@ -23,7 +24,7 @@ def check_method(request: Request) -> None:
 
 async def show_name(request: Request) -> Response:
     """Return the page "Success" with the user's name; paths below it are 404. The spec gives no more of its body."""
-    return _make_name_text(_name(request), _PAGE_HEADERS)
+    return _make_name_text(_identity_of(request).name, _PAGE_HEADERS)
 
 
 BOARD_LINK = '<a href="/board">Board</a>'
@@ -31,7 +32,8 @@ DOCS_LINK = '<a href="/docs">API documentation</a>'
 
 
 class Home(Struct, frozen=True):
-    """`/home`: as `show_name`; a page for clients that prefer HTML, with links to board, if any, sign-out and `/docs`.
+    """`/home`: as `show_name`, with the account; a page for clients that prefer HTML, with links to board, if any,
+    sign-out and `/docs`.
 
     Both forms have the link to the board as a header field (RFC 8288), too.
     """
@@ -40,15 +42,14 @@ class Home(Struct, frozen=True):
     has_board: bool
 
     async def show(self, request: Request) -> Response:
-        name = _name(request)
+        identity = _identity_of(request)
         headers = _HOME_HEADERS_WITH_BOARD if self.has_board else _HOME_HEADERS
         if not wants_html(request):
-            return _make_name_text(name, headers)
+            return _make_name_text(identity.account, headers)
         board = f"{BOARD_LINK}\n" if self.has_board else ""
         content = f'{board}<a href="/logout">Sign out</a>\n{DOCS_LINK}\n'
-        return make_html_response(
-            HTTPStatus.OK, f"Success: {name}", content, site_name=self.site_name, headers=dict(headers)
-        )
+        title = f"Success: {identity.shown_name or identity.name}"
+        return make_html_response(HTTPStatus.OK, title, content, site_name=self.site_name, headers=dict(headers))
 
 
 _Headers = tuple[tuple[bytes, bytes], ...]
@@ -58,8 +59,8 @@ _HOME_HEADERS: _Headers = (*PAGE_HEADERS.items(), (b"Vary", b"Authorization, Coo
 _HOME_HEADERS_WITH_BOARD: _Headers = (*_HOME_HEADERS, (b"Link", b'</board>; rel="related"'))
 
 
-def _name(request: Request) -> str:
-    """Return the name of the client of a page that is one text.
+def _identity_of(request: Request) -> Identity:
+    """Return the client of a page that is one text.
 
     Raises:
         Problem: 404, the path is below the page; 405.
@@ -70,7 +71,7 @@ def _name(request: Request) -> str:
     result = request.authentication
     assert result is not None  # the guard has set it
     assert result.identity is not None
-    return result.identity.name
+    return result.identity
 
 
 @lru_cache(256)  # it takes a tenth of a request's time

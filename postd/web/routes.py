@@ -155,6 +155,7 @@ def make_root(  # noqa: PLR0913 - all parts of the tree
             writers=writers,
             sign_in=sign_in,
             open_to_read="open" in read,
+            sign_out_origins=authentication.sign_out_origins,
         )
         writing = SameSite(clients, KeptForms(board, guard_by(write, board_resource)))
         resume = None if {"open", "session"}.isdisjoint(read) else board.resume

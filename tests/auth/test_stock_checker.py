@@ -406,6 +406,6 @@ class SessionTests:
         assert id_hash is not None
         # Another process has the same fingerprint.
         others = Sessions(logins.api.store, AnyAccount(), idle_s=1800, lifetime_s=7200, now=now)
-        assert result_of(others.user_of(id_hash)) == "anybody"
+        assert result_of(others.use(id_hash)).username == "anybody"
         logins.clock.rightNow += 1800
-        assert result_of(others.user_of(id_hash)) is None
+        assert result_of(others.use(id_hash)) is None

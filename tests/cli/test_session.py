@@ -49,8 +49,9 @@ def test_live_sessions_are_listed_oldest_first(store: Path) -> None:
     status, shown, error = postd(store.parent, "session", "list")
     assert (status, error) == (0, "")
     heading, *lines = shown.splitlines()
-    assert heading.split("  ")[0] == "user"
+    assert heading.startswith("user   signed in by  since")
     assert [line.split()[0] for line in lines] == ["bob", "alice", "alice"]
+    assert [line.split()[1] for line in lines] == ["password"] * 3
     assert time.strftime("%Y-%m-%d", time.gmtime()) in lines[0]
 
 

@@ -74,7 +74,7 @@ def test_user_file_is_required_only_for_password_schemes() -> None:
     [
         ('"bearer", "basic"', "alice", ""),
         ('"bearer"', "https://idp.example#bob", ""),
-        ('"bearer"', "https://other#eve", "[[bearer]] has no such issuer"),
+        ('"bearer"', "https://other#eve", "neither [[bearer]] nor [[sign_in]] has such an issuer"),
         ('"bearer"', "https://idp.example", "the owner of a token is written ISSUER#NAME"),
         ('"bearer"', "https://idp.example#", "the owner of a token is written ISSUER#NAME"),
         ('"bearer"', "alice", "it is a name of the user file, and all schemes of the page identify users by issuer"),

@@ -30,6 +30,7 @@ from postd.settings.schema import (
     Page,
     SessionSettings,
     Settings,
+    SignInSettings,
     ThrottleSettings,
     Tls,
 )
@@ -44,6 +45,8 @@ from postd.settings.values import (
     Origin,
     PagePath,
     Permission,
+    ProviderId,
+    ProviderName,
     Realm,
     SchemeName,
     ScopeText,
@@ -56,7 +59,7 @@ ENDPOINTS = 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]'
 KEYS = (
     *("listen", "store", "users", "realm", "workers", "insecure", "trusted_proxies", "public_url", "hosts", "hsts"),
     "shutdown_grace",
-    *("api", "board", "page", "session", "digest", "bearer", "throttle", "limits", "tls", "admin", "log"),
+    *("api", "board", "page", "session", "digest", "bearer", "sign_in", "throttle", "limits", "tls", "admin", "log"),
 )
 ALL_KEYS = ", ".join(KEYS)
 SCHEMES = '"digest", "bearer", "basic", "session"'
@@ -748,13 +751,15 @@ def test_sample_has_every_key_with_its_default(folder: Path) -> None:
     shown = "\n".join(
         line.removeprefix("#") if "= " in line and line[1:2].isalpha() else line for line in text.splitlines()
     ).replace("#[[", "[[")
-    # The sample has an issuer as an example; there is none by default.
+    # The sample has an issuer and a provider as examples; there is none by default.
     issuer = BearerSettings(IssuerUrl("https://idp.example/realms/main"), "https://posts.example")
     defaults = load_settings(None, {}, folder).settings
-    assert load(folder, shown) == msgspec.structs.replace(defaults, bearer=(issuer,))
+    provider = SignInSettings(ProviderId("example"), ProviderName("Example"), issuer.issuer, "posts")
+    assert load(folder, shown) == msgspec.structs.replace(defaults, bearer=(issuer,), sign_in=(provider,))
     table = tomllib.loads(shown)
     assert set(table) == set(KEYS)
     assert set(table["bearer"][0]) == set(BearerSettings.__struct_encode_fields__)
+    assert set(table["sign_in"][0]) == set(SignInSettings.__struct_encode_fields__)
     for key in ("api", "board", "session", "digest", "throttle", "limits", "tls", "log"):
         struct = type(getattr(Settings(), key))
         assert set(table[key]) == set(struct.__struct_encode_fields__)

@@ -5,7 +5,7 @@ policy allows the style sheet, the script, and forms to this server.
 """
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from html import escape
 from http import HTTPStatus
@@ -23,13 +23,15 @@ def read_file(package: str, name: str) -> str:
     return files(package).joinpath(name).read_text("utf-8")
 
 
-def make_policy(style: str, script: str | None = None) -> bytes:
+def make_policy(style: str, script: str | None = None, targets: Collection[str] = ()) -> bytes:
     """Return the `Content-Security-Policy` of pages with this style sheet, and this script if any.
 
-    The script may connect to this server only.
+    The script may connect to this server only. Forms are sent to this server, whose redirect may lead to an origin
+    among `targets`.
     """
     scripts = b"" if script is None else b"script-src %b; connect-src 'self'; " % _hash_source(script)
-    always = b"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    forms = " ".join(["'self'", *targets]).encode("ascii")
+    always = b"form-action %b; frame-ancestors 'none'; base-uri 'none'" % forms
     return b"default-src 'none'; style-src %b; %b%b" % (_hash_source(style), scripts, always)
 
 
@@ -59,12 +61,22 @@ def fill_page(  # noqa: PLR0913 - two have their defaults
     return _PAGE.substitute(parts).encode()
 
 
-def make_html_response(
-    status: HTTPStatus, title: str, content: str, *, site_name: str = "", headers: Mapping[bytes, bytes] = PAGE_HEADERS
+def make_html_response(  # noqa: PLR0913 - three have their defaults
+    status: HTTPStatus,
+    title: str,
+    content: str,
+    *,
+    site_name: str = "",
+    headers: Mapping[bytes, bytes] = PAGE_HEADERS,
+    targets: Collection[str] = (),
 ) -> Response:
-    """Return the response with a page in the common style (`fill_page`); `headers` are added as to a plain text."""
+    """Return the response with a page in the common style (`fill_page`); `headers` are added as to a plain text.
+
+    `targets` are those of `make_policy`.
+    """
     page = fill_page(title, content, site_name=site_name, style=STYLE)
-    return make_response(status, HTML, page, {**headers, b"Content-Security-Policy": _POLICY})
+    policy = make_policy(STYLE, targets=targets) if targets else _POLICY
+    return make_response(status, HTML, page, {**headers, b"Content-Security-Policy": policy})
 
 
 def negotiate_html(request: Request) -> bool:

@@ -1,6 +1,6 @@
 """Bearer tokens of OpenID Connect providers (RFC 6750; spec: Bearer)."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 from postd.auth.checker import Checker
@@ -17,12 +17,10 @@ from postd.protect.schemes.interface import (
     Context,
     Deployment,
     NetworkCheck,
-    Rule,
     Scheme,
     SchemeDescription,
     SchemeParts,
 )
-from postd.protocol.bearer import has_issuer
 
 _CODE = ClientCode("""headers={"Authorization": f"Bearer {environ['TOKEN']}"}""", imports=("from os import environ",))
 
@@ -81,11 +79,6 @@ class Bearer(Scheme, frozen=True):
             yield '[[bearer]] is set, but no rule has "bearer" or "open" among its schemes: tokens are accepted nowhere'
         for issuer in self.issuers:
             yield from self._issuer_problems(issuer, deployment)
-        for rule in deployment.rules:
-            for owner in filter(has_issuer, rule.users):
-                why = self._owner_problem(owner, rule)
-                if why:
-                    yield f"page {rule.name}: {owner} of its users can never have access: {why}"
 
     @staticmethod
     def _issuer_problems(issuer: TrustedIssuer, deployment: Deployment) -> Iterator[str]:
@@ -100,13 +93,9 @@ class Bearer(Scheme, frozen=True):
             cure = 'set [tls] client_certificates = "ask", or trusted_proxies that send Client-Cert'
             yield f"mtls of {issuer.url}: no client can present its certificate: {cure}"
 
-    def _owner_problem(self, owner: str, rule: Rule) -> str:
-        url, hash_sign, user = owner.partition("#")
-        if not hash_sign or not user:
-            return "the owner of a token is written ISSUER#NAME"
-        if self.name not in rule.schemes:
-            return '"bearer" is not among the schemes'
-        return "" if any(url == issuer.url for issuer in self.issuers) else "[[bearer]] has no such issuer"
+    @property
+    def issuers_of_users(self) -> Collection[str]:
+        return [issuer.url for issuer in self.issuers]
 
     def check(self) -> NetworkCheck | None:
         if not self.issuers:

@@ -1,17 +1,34 @@
-"""Form login with a cookie session (spec: Form login with cookie session)."""
+"""Sessions, begun by a form or at an OpenID provider (spec: Form login with cookie session)."""
 
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Literal
 
+from postd.auth.checker import Checker
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import SessionChecker, Sessions
+from postd.auth.stock_checker import StockChecker
 from postd.defaults import SESSION_IDLE_S, SESSION_LIFETIME_S, SESSIONS_PER_ACCOUNT
 from postd.protect.cookie import SessionReader, below
 from postd.protect.guard import ProtectedResource
-from postd.protect.login import LoginViews
+from postd.protect.login import LoginViews, sign_out_origins
 from postd.protect.login_form import LoginForm
 from postd.protect.pages import Page
-from postd.protect.schemes.interface import CROSS_SITE, ClientCode, Context, Scheme, SchemeDescription, SchemeParts
+from postd.protect.providers import TrustedProvider
+from postd.protect.schemes.interface import (
+    CROSS_SITE,
+    ClientCode,
+    Context,
+    Deployment,
+    NetworkCheck,
+    Scheme,
+    SchemeDescription,
+    SchemeParts,
+)
+from postd.protocol.jwt import USER_CLAIM
+
+if TYPE_CHECKING:
+    from postd.auth.sign_in import Provider
 
 _FORM = '"{origin}/login", data={"username": "alice", "password": getpass()}'
 _IMPORTS = ("from getpass import getpass",)
@@ -31,6 +48,7 @@ class Form(Scheme, frozen=True):
         after: the path to redirect to after a sign-in without a `next`.
         below: HTML below the form.
         links: HTML between the two, for clients that prefer HTML.
+        providers: the OpenID providers, made by `postd.protect.provider`, in the order of their buttons.
         no_accounts: HTML above the form for these clients while there are no accounts: what clients on this machine
             get, and what all others get; empty for none.
     """
@@ -44,6 +62,7 @@ class Form(Scheme, frozen=True):
     below: str = ""
     links: str = ""
     no_accounts: tuple[str, str] = ("", "")
+    providers: Sequence[TrustedProvider] = ()
 
     name = "session"
     description = SchemeDescription(
@@ -65,6 +84,10 @@ class Form(Scheme, frozen=True):
     uses_accounts = True
 
     def make(self, context: Context) -> SchemeParts:
+        for one in self.providers:
+            if one.id not in context.providers:
+                context.providers[one.id] = one.make(context.reactor)
+        providers = {one.id: context.providers[one.id] for one in self.providers}
         sessions = Sessions(
             context.store,
             context.accounts,
@@ -72,8 +95,9 @@ class Form(Scheme, frozen=True):
             lifetime_s=self.lifetime_s,
             now=context.clock.seconds,
             max_per_account=self.max_per_account,
+            providers={one.id: one.fingerprint for one in providers.values()},
         )
-
+        users, passwords = context.users, context.passwords
         form = LoginForm(
             context.clients,
             context.realm,
@@ -81,11 +105,12 @@ class Form(Scheme, frozen=True):
             below_form=self.below,
             links=self.links,
             no_accounts=self.no_accounts,
-            has_accounts=lambda: bool(context.users.accounts),
+            has_accounts=lambda: bool(users.accounts) or isinstance(passwords, StockChecker),
+            providers={one.id: one.name for one in self.providers},
         )
 
         def make_pages(portal: CoroutinePortal, resources: Sequence[ProtectedResource]) -> Mapping[str, Page]:
-            return LoginViews(
+            views = LoginViews(
                 portal,
                 sessions,
                 context.clients,
@@ -95,8 +120,56 @@ class Form(Scheme, frozen=True):
                 after=self.after,
                 form=form,
                 resources=resources,
-            ).pages()
+                providers=providers,
+            )
+            return {**views.pages(), **self._make_pages_of(providers, views, portal, context)}
 
         # The form checks passwords even if no rule has "session".
-        checkers = (SessionChecker(sessions), context.passwords)
-        return SchemeParts(checkers, reader=SessionReader(context.realm, self.sign_in, form), make_pages=make_pages)
+        checkers: tuple[Checker, ...] = (SessionChecker(sessions), passwords)
+        reader = SessionReader(context.realm, self.sign_in, form)
+        if not providers:
+            return SchemeParts(checkers, reader=reader, make_pages=make_pages)
+        from postd.auth.sign_in import AuthorizationCodeChecker  # noqa: PLC0415 - for providers alone
+        from postd.protect.schemes.issuers import Issuers  # noqa: PLC0415 - for providers alone
+
+        codes = AuthorizationCodeChecker([*providers.values()], context.throttle)
+        background = Issuers({(one.url, one.id): one for one in providers.values()}, needed=False)
+        return SchemeParts(
+            (*checkers, codes),
+            reader=reader,
+            make_pages=make_pages,
+            background=background,
+            sign_out_origins=partial(sign_out_origins, providers),
+        )
+
+    def _make_pages_of(
+        self, providers: "Mapping[str, Provider]", views: LoginViews, portal: CoroutinePortal, context: Context
+    ) -> Mapping[str, Page]:
+        if not providers:
+            return {}
+        from postd.protect.sign_in import SignInViews  # noqa: PLC0415 - for providers alone
+
+        pages: dict[str, Page] = {}
+        for provider in providers.values():
+            pages |= SignInViews(provider, views, portal, context.clients, context.store, sign_in=self.sign_in).pages()
+        return pages
+
+    def secrets(self, deployment: Deployment) -> str | None:
+        return super().secrets(deployment) or ("sessions" if self.providers else None)
+
+    def problems(self, deployment: Deployment) -> Iterator[str]:  # noqa: ARG002 - other schemes need it
+        for one in self.providers:
+            if one.policy.user_claim != USER_CLAIM:
+                why = "another user may get the same value later: sub alone is never given twice"
+                yield f"user_claim of sign_in {one.id} is {one.policy.user_claim}: {why}"
+
+    @property
+    def issuers_of_users(self) -> Collection[str]:
+        return [one.issuer for one in self.providers]
+
+    def check(self) -> NetworkCheck | None:
+        if not self.providers:
+            return None
+        from postd.protect.schemes.providers import check_providers  # noqa: PLC0415 - for providers alone
+
+        return partial(check_providers, self.providers)

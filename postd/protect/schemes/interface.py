@@ -1,9 +1,9 @@
 """The interface of an authentication scheme: a value with options, which makes the parts that authenticate requests."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from postd.auth.checker import Checker
 from postd.auth.portal import CoroutinePortal
@@ -19,6 +19,7 @@ from postd.reactor import IReactor, ServiceClock, Work
 from postd.store.interface import LoginStore
 
 if TYPE_CHECKING:
+    from postd.auth.sign_in import Provider
     from postd.monitoring.tally import Metrics
 
 SAMPLE_USER = "alice"
@@ -108,6 +109,8 @@ class SchemeParts(Struct, frozen=True):
         make_pages: returns its own pages, which may sign clients in, by path without the first slash, from the portal
             and the resources that the scheme protects; None if it has none.
         background: its work beside requests, None if there is none.
+        sign_out_origins: returns the other origins to which signing out may lead (`form-action` of pages with a button
+            for it).
     """
 
     checkers: Sequence[Checker]
@@ -115,6 +118,7 @@ class SchemeParts(Struct, frozen=True):
     reader: CredentialReader | None = None
     make_pages: Callable[[CoroutinePortal, Sequence[ProtectedResource]], Mapping[str, Page]] | None = None
     background: Background | None = None
+    sign_out_origins: Callable[[], Sequence[str]] = list
 
 
 class Context(Struct, frozen=True):
@@ -131,6 +135,7 @@ class Context(Struct, frozen=True):
         clock: the clock of the dates in the store.
         reactor: for background work.
         mounted: the resources of an application, whose paths its site has.
+        providers: the OpenID providers in force, by their ids, which all sign-in pages have in common.
     """
 
     realm: str
@@ -143,6 +148,7 @@ class Context(Struct, frozen=True):
     clock: ServiceClock
     reactor: IReactor
     mounted: MountedResources
+    providers: "dict[str, Provider]" = field(default_factory=dict)
 
 
 class Rule(Struct, frozen=True):
@@ -209,6 +215,11 @@ class Scheme(Struct, frozen=True, forbid_unknown_fields=True):
     def account_problems(self, accounts: Mapping[str, Account], realm: str) -> Iterator[str]:  # noqa: ARG002 - for subclasses
         """Yield a sentence for each problem of the user file, where an access rule has this scheme."""
         yield from ()
+
+    @property
+    def issuers_of_users(self) -> Collection[str]:
+        """The issuers whose users it authenticates, as accounts `ISSUER#NAME`."""
+        return ()
 
     def check(self) -> NetworkCheck | None:
         """Return the part of `postd check` that needs the network, None if nothing does."""

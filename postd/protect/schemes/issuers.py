@@ -1,12 +1,11 @@
-"""The issuers of Bearer: their keys are refreshed in the background; `postd check` fetches them once."""
+"""Issuers: their keys are refreshed in the background; `postd check` fetches those of Bearer once."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import get_args
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Protocol, get_args
 
 from twisted.internet.defer import Deferred, FirstError, gatherResults
 
-from postd.auth.bearer import Issuer
-from postd.auth.jwks import FetchedKeys, NoKeysError
+from postd.auth.jwks import FetchedKeys, KeySource, NoKeysError
 from postd.errors import ConfigError
 from postd.monitoring.health import OK
 from postd.monitoring.tally import Metrics
@@ -23,15 +22,39 @@ _PROBE = "postd-check"
 """An unknown token, to test the introspection endpoint with."""
 
 
+class KeyUser(Protocol):
+    """An issuer whose keys are used.
+
+    Attributes:
+        url: its identifier.
+        keys: the source of its keys.
+        is_ready: whether its tokens can be checked.
+    """
+
+    url: str
+    keys: KeySource
+
+    @property
+    def is_ready(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def stop_refreshing(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 class Issuers:
-    """The background work of the issuers: their keys are fetched and refreshed.
+    """The background work of issuers: their keys are fetched and refreshed.
 
     Args:
         by_source: the issuers, by their identifiers and the URLs of their keys.
+        needed: whether a server is not ready without their keys.
     """
 
-    def __init__(self, by_source: Mapping[tuple[str, str], Issuer]) -> None:
+    def __init__(self, by_source: Mapping[tuple[str, str], KeyUser], *, needed: bool = True) -> None:
         self.by_source = by_source
+        self._needed = needed
 
     def start(self, previous: "Issuers | None") -> None:
         for source, issuer in self.by_source.items():
@@ -51,6 +74,8 @@ class Issuers:
     @property
     def states(self) -> dict[str, str]:
         """Whether the tokens of each issuer can be checked."""
+        if not self._needed:
+            return {}
         return {f"bearer {issuer.url}": OK if issuer.is_ready else "no keys yet" for issuer in self.by_source.values()}
 
     @property
@@ -85,11 +110,11 @@ async def _check_issuer(trusted: TrustedIssuer, reactor: IReactor) -> list[Check
     results: list[CheckResult] = []
     try:
         if issuer.verifies:
-            results.append(_describe_keys(await issuer.keys.fetch(), trusted))
+            results.append(_describe(await issuer.keys.fetch(), trusted))
     except NoKeysError as error:
         without = issuer.introspector is not None and not trusted.jwks_uri
         why = "it publishes no keys: its tokens are only introspected" if without else str(error)
-        hint = await _hint(trusted, reactor)
+        hint = await find_hint(trusted.url, trusted.ca_file, reactor)
         results.append((without and not hint, why + hint))
     except FetchError as error:
         results.append((False, str(error)))
@@ -102,10 +127,10 @@ async def _check_issuer(trusted: TrustedIssuer, reactor: IReactor) -> list[Check
     return results
 
 
-async def _hint(trusted: TrustedIssuer, reactor: IReactor) -> str:
+async def find_hint(url: str, ca_file: str, reactor: IReactor) -> str:
     """Return the issuer whose metadata are below the URL of one that has none: its path may have been forgotten."""
-    fetcher = Fetcher(reactor, ca_file=trusted.ca_file)
-    base = trusted.url.removesuffix("/")
+    fetcher = Fetcher(reactor, ca_file=ca_file)
+    base = url.removesuffix("/")
 
     async def find(path: str) -> str:
         try:
@@ -119,18 +144,24 @@ async def _hint(trusted: TrustedIssuer, reactor: IReactor) -> str:
     return f'; there is an issuer "{named}": is that the one?' if named else ""
 
 
-def _describe_keys(fetched: FetchedKeys, trusted: TrustedIssuer) -> CheckResult:
-    accepted = [name for name in get_args(Algorithm) if name in trusted.policy.algorithms]
+def _describe(fetched: FetchedKeys, trusted: TrustedIssuer) -> CheckResult:
+    is_ok, line = describe_keys(fetched, trusted.policy.algorithms)
+    missing = _missing_bindings(fetched.metadata, trusted) if fetched.metadata_url else ()
+    return is_ok, line + "".join(f"; {why}" for why in missing)
+
+
+def describe_keys(fetched: FetchedKeys, algorithms: Collection[str]) -> CheckResult:
+    """Return the line about the keys of an issuer, of which one is needed for one of the algorithms."""
+    accepted = [name for name in get_args(Algorithm) if name in algorithms]
     names = [
-        f"{key.key_id or 'a key without kid'} for {'/'.join(sorted(algorithms))}"
+        f"{key.key_id or 'a key without kid'} for {'/'.join(sorted(usable))}"
         for key in fetched.keys.keys
-        if (algorithms := key.algorithms & trusted.policy.algorithms)
+        if (usable := key.algorithms.intersection(algorithms))
     ]
     left_out = f"; left out: {fetched.keys.describe_left_out()}" if fetched.keys.left_out else ""
     keys = ", ".join(names) or f"no key for {', '.join(accepted)}"
     found = f"{fetched.metadata_url} leads to " if fetched.metadata_url else ""
-    unbound = "".join(f"; {why}" for why in _missing_bindings(fetched.metadata, trusted)) if found else ""
-    return bool(names), f"{found}{fetched.jwks_uri}, which has {keys}{left_out}{unbound}"
+    return bool(names), f"{found}{fetched.jwks_uri}, which has {keys}{left_out}"
 
 
 def _missing_bindings(metadata: Mapping[str, object], trusted: TrustedIssuer) -> Iterator[str]:

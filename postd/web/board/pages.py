@@ -1,7 +1,7 @@
 """The HTML pages of the board. Texts of posts and names of users are escaped here."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from html import escape
 from string import Template
@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from postd.http.pages.template import STYLE, fill_page, make_policy, read_file
 from postd.model import POST_MAX_CHARS, PostDetails
+from postd.protocol.bearer import has_issuer
 from postd.protocol.timestamp import format_timestamp
 from postd.web.board.links import HOST_PATTERN, URL_PATTERN, link_urls
 from postd.web.feed import PATH as FEED_PATH
@@ -23,6 +24,12 @@ _SCRIPT = (
 
 BOARD_POLICY = make_policy(_BOARD_STYLE, _SCRIPT)
 """The `Content-Security-Policy` of the board's pages."""
+
+
+def make_board_policy(targets: Collection[str]) -> bytes:
+    """Return the policy of the board's pages where signing out may lead to other origins."""
+    return make_policy(_BOARD_STYLE, _SCRIPT, targets) if targets else BOARD_POLICY
+
 
 _FIELD_MAX_UNITS = 640
 """`maxlength` of the text field in UTF-16 code units. At up to nine bytes each when encoded, the form stays below the
@@ -256,7 +263,7 @@ def _make_about(post: PostDetails, reader: Reader, *, tools: str) -> str:
 
 def _make_author(account: str) -> str:
     """Render the name of an account; that of a token's owner with its issuer."""
-    issuer, _, name = account.rpartition("#")
+    issuer, _, name = account.partition("#") if has_issuer(account) else ("", "", account)
     of_issuer = f'<span class="issuer">{escape(issuer.partition("://")[2] or issuer)}</span>' if issuer else ""
     return f'<strong class="author" dir="auto">{escape(name)}</strong>{of_issuer}'
 

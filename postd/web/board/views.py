@@ -6,10 +6,11 @@ A write is answered with 303, so that reloading a page repeats nothing.
 
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from http import HTTPStatus
 from shlex import quote
+from types import MappingProxyType
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -36,7 +37,7 @@ from postd.model import POST_ID_MAX, PostDetails, check_text
 from postd.protect.schemes.interface import SAMPLE_USER, SchemeDescription
 from postd.store.interface import IdempotencyKey, PostStore
 from postd.web.authorship import Authorship, Form, author_of
-from postd.web.board.pages import BOARD_POLICY, BoardPages, Draft, PostPage, Reader
+from postd.web.board.pages import BOARD_POLICY, BoardPages, Draft, PostPage, Reader, make_board_policy
 from postd.web.feed import PATH as FEED_PATH
 from postd.web.idempotency import KEPT_S
 from postd.web.posts import PostIdConverter
@@ -66,7 +67,8 @@ class Board:
     credentials has no identity then. `scheme` is one that the API takes for writing, None if it is open to everyone.
     `now` is the clock of the dates in the store. `writers` are the schemes of the rule for writing, or "open"; a client
     without one of these sees the posts only. With `sign_in` there are accounts that can sign in by form. With
-    `open_to_read` a reader needs no credentials.
+    `open_to_read` a reader needs no credentials. `sign_out_origins` returns the other origins to which signing out may
+    lead.
     """
 
     app = Application()
@@ -85,6 +87,7 @@ class Board:
         writers: frozenset[str],
         sign_in: bool,
         open_to_read: bool,
+        sign_out_origins: Callable[[], Sequence[str]],
     ) -> None:
         self._store = store
         self._now = now
@@ -95,6 +98,7 @@ class Board:
         self._writers = writers
         self._sign_in = sign_in
         self._open_to_read = open_to_read
+        self._sign_out_origins = sign_out_origins
         self._pages = BoardPages(site_name)
 
     @app.route("/board", methods=["GET"])
@@ -164,7 +168,7 @@ class Board:
         if not reader.may_change(post):
             raise Problem(403, "You are not authorized to change this post.")
         back = await self._find_list(post_id, f"#post-{post_id}")
-        return _make_html(HTTPStatus.OK, self._pages.make_question(post, reader, back=back))
+        return self._make_html(HTTPStatus.OK, self._pages.make_question(post, reader, back=back))
 
     @app.route("/board/<post_id:post_id>/delete", methods=["POST"])
     async def delete_post(self, request: Request, post_id: int) -> Response:
@@ -221,15 +225,22 @@ class Board:
             hidden=(name, fields.get(name, [""])[0]),
         )
         request.add_header(b"Vary", b"Accept")
-        return make_response(problem.status, HTML, made, {**_HEADERS, **problem.headers})
+        return self._make_html(problem.status, made, problem.headers)
+
+    def _make_html(
+        self, status: HTTPStatus, page: bytes, more: Mapping[bytes, bytes] = MappingProxyType({})
+    ) -> Response:
+        targets = self._sign_out_origins()
+        policy = {b"Content-Security-Policy": make_board_policy(targets)} if targets else {}
+        return make_response(status, HTML, page, {**_HEADERS, **policy, **more})
 
     def _find_reader(self, request: Request) -> Reader:
         identity = request.identity
-        scheme = "" if identity is None else "bearer" if identity.issuer else identity.scheme
+        scheme = "" if identity is None else "bearer" if identity.is_token else identity.scheme
         return Reader(
             now=int(self._now() * 1000),
             account="" if identity is None else identity.account,
-            name="" if identity is None else identity.name,
+            name="" if identity is None else identity.shown_name or identity.name,
             may_write=not self._writers.isdisjoint({"open", scheme}),
             signs_out=scheme == "session",
             signs_in=self._sign_in and identity is None,
@@ -260,7 +271,7 @@ class Board:
         credentials = self._credentials.replace(SAMPLE_USER, quote(reader.name)) if reader.name else self._credentials
         curl = make_curl(_SAMPLE, credentials, origin=self._clients.origin(request) or ORIGIN)
         made = self._pages.make_list(listed, reader, curl=curl, draft=draft, key=_new_key(), done=done)
-        return _make_html(status, made)
+        return self._make_html(status, made)
 
     async def _read_list(self, after: int | None, before: int | None) -> PostPage:
         if after is not None:
@@ -281,7 +292,7 @@ class Board:
         page = self._pages.make_post(
             post, self._find_reader(request), revision, draft=draft, was=was or post.post, back=back
         )
-        return _make_html(HTTPStatus.UNPROCESSABLE_ENTITY if draft.why else HTTPStatus.OK, page)
+        return self._make_html(HTTPStatus.UNPROCESSABLE_ENTITY if draft.why else HTTPStatus.OK, page)
 
     async def _make_conflict_page(self, request: Request, post_id: int, draft: Draft | None) -> Response:
         revision = (await self._store.version()).revision
@@ -291,11 +302,11 @@ class Board:
             return self._make_gone_page(request, post_id, draft)
         back = await self._find_list(post_id, f"#post-{post_id}")
         page = self._pages.make_conflict(post, self._find_reader(request), revision, draft=draft, back=back)
-        return _make_html(HTTPStatus.CONFLICT, page)
+        return self._make_html(HTTPStatus.CONFLICT, page)
 
     def _make_gone_page(self, request: Request, post_id: int, draft: Draft | None) -> Response:
         page = self._pages.make_gone(post_id, self._find_reader(request), draft=draft, key=_new_key())
-        return _make_html(HTTPStatus.NOT_FOUND, page)
+        return self._make_html(HTTPStatus.NOT_FOUND, page)
 
     async def _find_list(self, post_id: int, rest: str) -> str:
         """Return the URL of the list page with a post, or where it was; `rest` is its query or fragment."""
@@ -323,10 +334,6 @@ class KeptForms(Struct, frozen=True):
             if page is None:
                 raise
             return page
-
-
-def _make_html(status: HTTPStatus, page: bytes) -> Response:
-    return make_response(status, HTML, page, _HEADERS)
 
 
 def _see_other(location: str) -> Response:
