@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import parse_qs, urlencode, urlsplit
+from urllib.parse import urlencode
 
 import pytest
 from joserfc.jwk import ECKey
@@ -23,10 +23,10 @@ from postd.protect import Protection, identity, provider
 from postd.reactor import IReactor
 from postd.testing import Provider, Server
 from tests.cases import each
+from tests.sign_in import HTML, Browser, parameters
 from tests.web.clients import account
 
 REACTOR = cast(IReactor, global_reactor)
-HTML = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 SECRET = "100% secret: 1 + 1"
 FORM = "/sign-in"
 BEGIN = f"{FORM}/login/example"
@@ -44,46 +44,6 @@ class Who(Resource):
         return f"{client.account} {client.name} {client.scheme} {client.issuer} {client.shown_name}".encode()
 
 
-class Browser:
-    """A client with cookies by path, which follows no redirects."""
-
-    def __init__(self, server: Server) -> None:
-        self._client = server.client()
-        self.origin = server.url
-        self.cookies: dict[tuple[str, str], str] = {}
-
-    async def get(self, target: str, method: str = "GET", **keywords: Any) -> Any:
-        """Request a path of the server, or a URL that a redirect has given; return the response with its text."""
-        url = target if "://" in target else self.origin + target
-        path = urlsplit(url).path
-        sent = "; ".join(
-            f"{name}={value}"
-            for (name, at), value in self.cookies.items()
-            if (path + "/").startswith(at.rstrip("/") + "/")
-        )
-        headers = {**HTML, **({"Cookie": sent} if sent else {}), **keywords.pop("headers", {})}
-        response: Any = await self._client.request(method, url, headers=headers, allow_redirects=False, **keywords)
-        response.text = (await response.content()).decode()
-        for line in response.headers.getRawHeaders("Set-Cookie", []):
-            name, value = line.partition(";")[0].split("=", 1)
-            key = name, re.findall("; Path=([^;]*)", line)[0]
-            self.cookies.pop(key, None)
-            if value:
-                self.cookies[key] = value
-        response.location = response.headers.getRawHeaders("Location", [""])[0]
-        return response
-
-    async def begin(self, query: str = "", at: str = BEGIN) -> str:
-        """Begin a sign-in; return the URL of the provider."""
-        response = await self.get(f"{at}{query}")
-        assert response.code == 302, response.text
-        return cast(str, response.location)
-
-    async def sign_in(self, idp: Provider, query: str = "") -> Any:
-        """Sign in at the provider; return the response of the callback."""
-        return await self.get(idp.authorize(await self.begin(query)))
-
-
 class Site:
     """A program with a provider's button, and its provider."""
 
@@ -91,7 +51,7 @@ class Site:
         self.idp, self.protection, self.server = idp, protection, server
 
     def browser(self) -> Browser:
-        return Browser(self.server)
+        return Browser(self.server.url, self.server.client(), BEGIN)
 
 
 @asynccontextmanager
@@ -115,10 +75,6 @@ async def running(
             root.putChild(b"who", protection.protect(Who(), "session"))
             async with Server(REACTOR, root, on_port=True) as server:
                 yield Site(idp, protection, server)
-
-
-def parameters(url: str) -> dict[str, str]:
-    return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
 
 
 @contextmanager
@@ -422,7 +378,7 @@ async def test_unusable_discovery_is_503(tmp_path: Path, fault: str) -> None:
             root = Resource()
             root.putChild(b"sign-in", protection.pages())
             async with Server(REACTOR, root, on_port=True) as server:
-                browser = Browser(server)
+                browser = Browser(server.url, server.client(), BEGIN)
                 response = await browser.get(BEGIN)
                 assert (response.code, browser.cookies) == (503, {})
                 assert response.headers.getRawHeaders("Retry-After")
@@ -611,7 +567,7 @@ async def test_sessions_of_another_client_id_are_not_valid(tmp_path: Path) -> No
             Protection(REACTOR, providers=[trusted], sign_in=FORM, store=store) as protection,
             Server(REACTOR, protection.protect(Who(), "session"), on_port=True) as server,
         ):
-            again = Browser(server)
+            again = Browser(server.url, server.client(), BEGIN)
             again.cookies = browser.cookies
             assert (await again.get("/who")).code == code
 
