@@ -28,6 +28,7 @@ make_service(loaded, reactor=reactor)
 print(json.dumps(sorted(sys.modules)))
 """
 
+_PROVIDERS = {"postd.auth.sign_in", "postd.protect.sign_in", "postd.protocol.sealing", "postd.protocol.dpop_proof"}
 _ISSUERS = {"treq", "joserfc", "twisted.web.client", "postd.net.fetching", "postd.auth.jwks"}
 _REDIS = {"txredisapi", "hiredis", "postd.store.redis"}
 _TLS = {"OpenSSL", "cryptography", "service_identity", "twisted.internet.ssl", "twisted.protocols.tls", "postd.net.tls"}
@@ -53,7 +54,7 @@ def imported(folder: Path, settings: str, *listen: str) -> set[str]:
 
 @pytest.mark.parametrize("settings", ["", 'users = "users"\napi = {write = ["basic", "digest", "session"]}\n'])
 def test_server_imports_nothing_that_its_settings_do_not_need(tmp_path: Path, settings: str) -> None:
-    assert not imported(tmp_path, settings) & (_ISSUERS | _TLS | _REDIS | _ADMIN | _ON_DEMAND | _NEVER)
+    assert not imported(tmp_path, settings) & (_ISSUERS | _PROVIDERS | _TLS | _REDIS | _ADMIN | _ON_DEMAND | _NEVER)
 
 
 def test_listeners_without_tls_import_no_openssl(tmp_path: Path) -> None:

@@ -83,8 +83,7 @@ async def test_user_of_a_provider_is_a_user_everywhere(tmp_path: Path) -> None:
             assert (await browser.sign_in(idp, "?next=/board")).location == "/board"
             assert '<strong dir="auto">Alice</strong>' in (await browser.get("/board")).text
             assert "<h1>Success: Alice</h1>" in (await browser.get("/home")).text
-            plain = {"headers": {"Accept": "*/*"}}
-            assert (await browser.get("/home", **plain)).text == f"Success: {idp.url}#alice\n"
+            assert (await browser.get("/home", headers={"Accept": "*/*"})).text == f"Success: {idp.url}#alice\n"
             assert [(await browser.get(page)).code for page in ("/alice", "/bob")] == [200, 403]
             fields = {"X-Forwarded-Method": "GET", "X-Forwarded-Uri": "/", "X-Forwarded-Host": "localhost"}
             gate = await browser.get("/gate", headers=fields)
