@@ -1,6 +1,7 @@
 """Sign-in at an OpenID provider, by real servers with several workers."""
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -25,6 +26,7 @@ SETTINGS = """
 trusted_proxies = ["unix", "127.0.0.1"]
 [api]
 read = ["session"]
+write = ["session"]
 [[page]]
 path = "/gate"
 schemes = ["session"]
@@ -149,6 +151,23 @@ async def test_sign_out_at_the_provider_is_allowed_by_the_pages(tmp_path: Path) 
                 policy = (await browser.get(path)).headers.getRawHeaders("Content-Security-Policy")[0]
                 assert f"form-action 'self' {idp.url};" in policy
             assert (await browser.get("/logout", "POST")).location.startswith(f"{idp.url}/logout?id_token_hint=ey")
+
+
+@ensureDeferred
+async def test_form_sent_without_a_session_is_kept_during_a_sign_in(tmp_path: Path) -> None:
+    """The sign-in is in another tab; then this one sends the form."""
+    async with provided(tmp_path) as idp:
+        with serving(tmp_path) as daemon:
+            browser = Machine(daemon)
+            page = await browser.get("/board", "POST", data={"post": "a <text>"})
+            assert page.code == 401
+            assert "what you sent was not stored, and is kept" in page.text
+            assert '<a class="button" href="/login/example?next=/board" target="_blank">' in page.text
+            form = re.findall(r'<form method="POST" action="/board".*?</form>', page.text, re.DOTALL)
+            assert '<input type="hidden" name="post" value="a &lt;text&gt;">' in form[0]
+            await browser.sign_in(idp, "?next=/board")
+            assert (await browser.get("/board", "POST", data={"post": "a <text>"})).code == 303
+            assert "a &lt;text&gt;" in (await browser.get("/board")).text
 
 
 @ensureDeferred
