@@ -272,6 +272,23 @@ class ThrottleTests:
         assert result_of(releasing) is None
         assert result_of(behind).keys == login_keys("alice", HERE)
 
+    def test_attempt_admitted_before_waiting_ones_resumes_the_next_by_its_release(self, api: InMemoryApi) -> None:
+        throttle = self.make(api, failures=1)
+        attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
+        first, second = (start(throttle.admit(login_keys("alice", HERE))) for _ in range(2))
+        api.clock.advance(0)
+        releasing = [start(throttle.release(attempt))]
+        for _ in range(3):
+            api.clock.advance(0)
+        admitted = result_of(first)
+        assert admitted.reservation is None
+        assert admitted.needs_release
+        assert not second.called
+        releasing.append(start(throttle.release(admitted)))
+        api.clock.advance(0)
+        assert [result_of(release) for release in releasing] == [None, None]
+        assert not result_of(second).needs_release
+
     def test_attempt_waiting_for_a_failure_is_refused_at_once(self, api: InMemoryApi) -> None:
         throttle = self.make(api, failures=1)
         attempt = self.run(api, throttle.reserve(self.admit(api, throttle)))
