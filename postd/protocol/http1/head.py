@@ -300,7 +300,8 @@ def _check_host(values: Sequence[bytes] | None, minor: int) -> None:
     if values is None or len(values) != 1:
         raise HttpSyntaxError(400, "The request must have one Host field.")
     if not is_host(values[0]):
-        raise HttpSyntaxError(400, "The Host field must be a host, optionally with a port.")
+        zone = ", and an IPv6 address without a zone" if values[0].startswith(b"[") else ""
+        raise HttpSyntaxError(400, f"The Host field must be a host, optionally with a port{zone}.")
 
 
 @lru_cache(maxsize=64)

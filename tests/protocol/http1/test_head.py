@@ -5,6 +5,8 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
+import pytest
+
 from postd.protocol.http1.head import (
     KEPT_FIELDS_MAX,
     KEPT_MAX_BYTES,
@@ -72,6 +74,13 @@ def test_absolute_form_replaces_the_host() -> None:
 @each("host", ["", "x", "x:", "x:65535", "127.0.0.1:80", "[::1]:80", "a_b.example.", "a,b", "%C3%A9"])
 def test_valid_host_is_accepted(host: str) -> None:
     assert decode("GET / HTTP/1.1", host=f"Host: {host}").fields[b"Host"] == [host.encode()]
+
+
+@each("host", ["[fe80::1%eth0]", "[fe80::1%25eth0]:8080"])
+def test_zone_of_an_address_is_named(host: str) -> None:
+    """Some clients, such as aiohttp, send it, against RFC 6874 §4; nginx 1.29.4 refuses it, too."""
+    with pytest.raises(HttpSyntaxError, match="an IPv6 address without a zone"):
+        decode("GET / HTTP/1.1", host=f"Host: {host}")
 
 
 @each("host", ["a b", "a/b", "a@b", "[::1", "x:y", "x:65536", "x:123456", "\xe9", "[x]", "%zz"])
