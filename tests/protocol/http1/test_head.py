@@ -78,7 +78,7 @@ def test_valid_host_is_accepted(host: str) -> None:
 
 @each("host", ["[fe80::1%eth0]", "[fe80::1%25eth0]:8080"])
 def test_zone_of_an_address_is_named(host: str) -> None:
-    """Some clients, such as aiohttp, send it, against RFC 6874 §4; nginx 1.29.4 refuses it, too."""
+    """Some clients, such as aiohttp and httpx, send it, against RFC 6874 §4; nginx 1.29.4 refuses it, too."""
     with pytest.raises(HttpSyntaxError, match="an IPv6 address without a zone"):
         decode("GET / HTTP/1.1", host=f"Host: {host}")
 
