@@ -240,10 +240,7 @@ def run_client(client: Client, servers: Servers, environment: Mapping[str, str])
 
 
 def run_other(other: Other, environment: Mapping[str, str]) -> dict[str, str]:
-    found = {
-        name: os.path.expandvars(value.replace("$HERE", environment["HERE"]))
-        for name, value in other.environment.items()
-    }
+    found = {name: value.replace("$HERE", environment["HERE"]) for name, value in other.environment.items()}
     if other.program:
         program = shutil.which(other.program.replace("$HERE", environment["HERE"]), path=environment["PATH"])
         if program is None:

@@ -5,7 +5,9 @@
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -17,6 +19,7 @@ from tests.integration.logins import run_postd_user
 from tests.redis_server import free_port
 
 PASSWORD = "correct horse"
+STOP_MAX_S = 20
 CLIENT = "127.0.0.7"
 """Where clients come from; the proxy that postd trusts is 127.0.0.1."""
 
@@ -29,6 +32,17 @@ page = [{path = "/basic", schemes = ["basic"]}, {path = "/digest", schemes = ["d
 """
 
 APACHE_MODULES = "/usr/lib/apache2/modules"
+
+ATS_PROGRAMS = {
+    "prefix": "",
+    "exec_prefix": "",
+    "bindir": "/bin",
+    "sbindir": "/sbin",
+    "includedir": "/include",
+    "libdir": "/lib/trafficserver",
+    "libexecdir": "/lib/trafficserver/modules",
+}
+ATS_FOLDERS = ("sysconfdir", "datadir", "localstatedir", "runtimedir", "logdir", "cachedir")
 
 FILES = {
     "nginx": {
@@ -125,6 +139,23 @@ sub vcl_recv {{
 }}
 """
     },
+    "trafficserver": {
+        "runroot.yaml": "".join(f"{name}: /usr{path}\n" for name, path in ATS_PROGRAMS.items())
+        + "".join(f"{name}: {{folder}}/ats\n" for name in ATS_FOLDERS),
+        "ats/records.config": """
+CONFIG proxy.config.http.server_ports STRING {port}:ip-in=127.0.0.1
+CONFIG proxy.config.url_remap.pristine_host_hdr INT 1
+CONFIG proxy.config.http.insert_squid_x_forwarded_for INT 1
+CONFIG proxy.config.http.cache.http INT 0
+CONFIG proxy.config.admin.user_id STRING #-1
+CONFIG proxy.config.crash_log_helper STRING NULL
+""",
+        "ats/storage.config": "",
+        "ats/remap.config": "map / http://127.0.0.1:{postd}/\n",
+        "ats/ip_allow.yaml": """
+ip_allow: [{{apply: in, ip_addrs: 127.0.0.0/8, action: allow, methods: ALL}}]
+""",
+    },
     "traefik": {
         "settings.yml": """
 http:
@@ -174,31 +205,46 @@ COMMANDS = {
     "apache": "{program} -DFOREGROUND -f {folder}/settings",
     "lighttpd": "{program} -D -f {folder}/settings",
     "varnish": "{program} -j none -F -n {folder}/varnish -a 127.0.0.1:{port} -f {folder}/settings -s malloc,16M",
+    "trafficserver": "setpriv --reuid=nobody --regid=nogroup --clear-groups {program} --run-root={folder}/runroot.yaml",
     "traefik": "{program} --entrypoints.web.address=127.0.0.1:{port} --providers.file.filename={folder}/settings.yml"
     " --global.checknewversion=false --global.sendanonymoususage=false",
     "envoy": "{program} -c {folder}/settings.yml --use-dynamic-base-id --concurrency 1 -l warning",
 }
 
 
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder that other users can enter."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.fixture(params=COMMANDS)
-def proxy(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Daemon]]:
+def proxy(request: pytest.FixtureRequest, folder: Path) -> Iterator[tuple[str, Daemon]]:
     """The origin of a proxy, and the daemon behind it."""
     kind: str = request.param
-    run_postd_user(tmp_path / "users", "add", "alice", PASSWORD)
-    (tmp_path / "postd.toml").write_text(SETTINGS)
+    run_postd_user(folder / "users", "add", "alice", PASSWORD)
+    (folder / "postd.toml").write_text(SETTINGS)
     port = free_port()
-    with Daemon(tmp_path, "-c", "postd.toml") as daemon:
-        words = {"program": os.environ.get("POSTD_FIELD_PROGRAM", kind), "folder": str(tmp_path), "port": port}
+    with Daemon(folder, "-c", "postd.toml") as daemon:
+        words = {"program": os.environ.get("POSTD_FIELD_PROGRAM", kind), "folder": str(folder), "port": port}
         for name, text in FILES[kind].items():
-            (tmp_path / name).write_text(text.format(**words, postd=daemon.port))
+            if "/" in name:  # for what an unprivileged proxy writes
+                (folder / name).parent.mkdir(exist_ok=True)
+                (folder / name).parent.chmod(0o777)
+            (folder / name).write_text(text.format(**words, postd=daemon.port))
         command = COMMANDS[kind].format(**words).split()
-        with subprocess.Popen(command, cwd=tmp_path, env=os.environ | {"HOME": str(tmp_path)}) as process:
+        with subprocess.Popen(command, cwd=folder, env=os.environ | {"HOME": str(folder)}) as process:
             try:
                 wait_until(lambda: process.poll() is not None or serves(port))
                 assert process.poll() is None
                 yield f"http://127.0.0.1:{port}", daemon
             finally:
                 process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(STOP_MAX_S)
+                process.kill()
 
 
 def serves(port: int) -> bool:
