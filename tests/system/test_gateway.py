@@ -5,26 +5,29 @@ import os
 import re
 import shutil
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
 import textwrap
 import threading
+import time
 from base64 import b64encode
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, Self
-from urllib.parse import quote, unquote
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import httpx
 import pytest
 import requests
 from requests.auth import HTTPDigestAuth
 
+from postd.protocol.id_token import IdTokenPolicy
 from tests.helpers import PATIENCE_S, locked
 from tests.integration.daemon import Daemon
 from tests.integration.forking import run
@@ -175,7 +178,8 @@ class Gateway:
             "gateway.toml.example", {"tcp:8080": f"tcp:{self._postd_port}", '["app.example"]': '["127.0.0.1"]'}
         )
         throttle = f"\n[throttle]\nfailures = {FAILURES_MAX}\n"
-        (folder / "postd.toml").write_text(settings + throttle + bearer_table(issuer, dpop="accept"))
+        provider = f'\n[[sign_in]]\nid = "example"\nname = "Example"\nissuer = "{issuer.issuer}"\nclient_id = "app"\n'
+        (folder / "postd.toml").write_text(settings + throttle + bearer_table(issuer, dpop="accept") + provider)
         self.postd = Daemon(folder, "-c", "postd.toml", listen=None)
         write = {
             "nginx": self._write_nginx,
@@ -350,8 +354,10 @@ def gateway(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]
 ) -> Iterator[Gateway]:
     folder = tmp_path_factory.mktemp("gateway")
-    with Issuer(AUDIENCE, Key.make("ES256")) as issuer, Gateway(request.param, folder, certificate, issuer) as gateway:
-        yield gateway
+    with Issuer(AUDIENCE, Key.make("ES256")) as issuer:
+        issuer.documents = {f"{name}_endpoint": f"{issuer.issuer}/{name}" for name in ("authorization", "token")}
+        with Gateway(request.param, folder, certificate, issuer) as gateway:
+            yield gateway
     assert "Traceback" not in gateway.postd.log
 
 
@@ -520,6 +526,26 @@ def test_dpop_proof_is_for_the_url_of_the_client(gateway: Gateway, client: httpx
     for method, url in (("GET", f"{gateway.url}/x"), ("PUT", f"{gateway.url}/gate"), ("PUT", "http://127.0.0.1/x")):
         assert send(method, url).status_code == 401
     assert gateway.application.received == []
+
+
+def test_sign_in_at_a_provider(gateway: Gateway, client: httpx.Client) -> None:
+    answer = client.get("/login/example?next=/report.txt")
+    sent = parse_qs(urlsplit(answer.headers["Location"]).query)
+    assert sent["redirect_uri"] == [f"{gateway.url}/login/example/callback"]
+    denied = {"error": "access_denied", "state": sent["state"][0]}
+    assert (
+        client.get("/login/example/callback", params=denied).text == "Login failed\n"
+    )  # with the cookie of that state
+    session_id, issuer = "s" * 43, gateway.issuer.issuer
+    now, fingerprint = time.time(), IdTokenPolicy(issuer, "app").fingerprint
+    row = (hashlib.sha256(session_id.encode()).digest(), f"{issuer}#42", fingerprint, now, now, now + 60, now + 60)
+    names = "id_hash, username, fingerprint, created, seen, expires, ends, shown_name, provider"
+    with closing(sqlite3.connect(gateway.folder / "postd.db")) as store, store:
+        store.execute(f"INSERT INTO session ({names}) VALUES ({', '.join('?' * 9)})", (*row, ODD_NAME, "example"))
+    assert client.get("/report.txt", headers={"Cookie": f"session={session_id}"}).text == REPORT
+    fields = gateway.last()[2]
+    assert (fields["Remote-User"], fields["Remote-Name"]) == (f"{issuer}#42", "j%C3%BCrgen 100%25")
+    assert (fields["Remote-Scheme"], fields["Remote-Scopes"]) == ("session", None)
 
 
 def test_session(gateway: Gateway, client: httpx.Client) -> None:

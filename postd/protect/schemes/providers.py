@@ -54,5 +54,6 @@ def _find_problems(metadata: Mapping[str, object], trusted: TrustedProvider, pro
         yield "code_challenge_methods_supported in the metadata has no S256, which is always sent (PKCE)"
     methods = member(metadata, "token_endpoint_auth_methods_supported", ["client_secret_basic"])
     chosen = provider.client_auth(metadata)
-    if isinstance(methods, list) and chosen not in methods:
+    # Many have public clients, and do not announce "none".
+    if isinstance(methods, list) and chosen not in {"none", *methods}:
         yield f"the metadata announces client authentication by {', '.join(map(str, methods))}, not by {chosen}"
