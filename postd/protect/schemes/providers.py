@@ -55,5 +55,5 @@ def _find_problems(metadata: Mapping[str, object], trusted: TrustedProvider, pro
     methods = member(metadata, "token_endpoint_auth_methods_supported", ["client_secret_basic"])
     chosen = provider.client_auth(metadata)
     # Many have public clients, and do not announce "none".
-    if isinstance(methods, list) and chosen not in {"none", *methods}:
+    if chosen != "none" and isinstance(methods, list) and chosen not in methods:
         yield f"the metadata announces client authentication by {', '.join(map(str, methods))}, not by {chosen}"
