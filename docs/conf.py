@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 
 import postd
+from postd.auth.sign_in import Provider
+from postd.protect.schemes import interface
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
@@ -31,3 +33,6 @@ html_title = f"postd {release.partition('+')[0]}"
 html_show_sphinx = False
 html_copy_source = False
 html_theme_options = {"navigation_with_keys": True}
+
+# autodoc evaluates the annotations of the struct, whose module imports the class for type checkers alone.
+vars(interface)["Provider"] = Provider
