@@ -42,8 +42,8 @@ class Token(Struct):
         rewrite: changes the encoded token.
     """
 
-    header: dict[str, Any]
-    claims: dict[str, Any]
+    header: dict[str, object]
+    claims: dict[str, object]
     key: ECKey
     secret: bytes
     payload_end: bytes = b""

@@ -5,7 +5,7 @@ import hashlib
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 from joserfc import jwt
@@ -64,7 +64,7 @@ class Provider(Server):
         *,
         client_id: str = "app",
         client_secret: str = "",
-        client_key: Mapping[str, Any] | None = None,
+        client_key: Mapping[str, str | list[str]] | None = None,
     ) -> None:
         self.client_id = client_id
         self._client_secret = client_secret
@@ -73,8 +73,8 @@ class Provider(Server):
         if client_key is not None:
             self.client_auth = ["private_key_jwt"]
         self.user = "alice"
-        self.id_token_claims: dict[str, Any] = {}
-        self.userinfo: dict[str, Any] = {"name": "Alice"}
+        self.id_token_claims: dict[str, object] = {}
+        self.userinfo: dict[str, object] = {"name": "Alice"}
         self.error = ""
         self._fault = ""
         self.requests: list[tuple[str, Mapping[str, str]]] = []
@@ -135,7 +135,7 @@ class Provider(Server):
         """
         now = int(time.time())
         sid, sub = next(reversed(self.sessions.items()))
-        defaults: dict[str, Any] = {"iss": self.url, "aud": self.client_id, "iat": now, "exp": now + LIFETIME_S}
+        defaults: dict[str, object] = {"iss": self.url, "aud": self.client_id, "iat": now, "exp": now + LIFETIME_S}
         defaults |= {"jti": secrets.token_urlsafe(), "sub": sub, "sid": sid, "events": {LOGOUT_EVENT: {}}}
         return self._encode("logout_token", "logout+jwt", {**defaults, **claims})
 
@@ -207,8 +207,8 @@ class Provider(Server):
         }
         return self._encode("id_token", "JWT", claims)
 
-    def _encode(self, stage: str, token_type: str, claims: dict[str, Any]) -> str:
-        header = {"typ": token_type, "alg": "ES256", "kid": self._key.kid}
+    def _encode(self, stage: str, token_type: str, claims: dict[str, object]) -> str:
+        header: dict[str, object] = {"typ": token_type, "alg": "ES256", "kid": self._key.kid}
         return self._changed(stage, Token(header, claims, self._key, self._client_secret.encode())).encode()
 
     def _is_client(self, request: Request, form: Mapping[str, str]) -> bool:
