@@ -170,11 +170,6 @@ def _skip_verifier(grant: Grant) -> None:
     grant.challenge = ""
 
 
-def _repeat_id_token(answer: Answer) -> None:
-    token = orjson.dumps(answer.body["id_token"])
-    answer.body = orjson.dumps(answer.body)[:-1] + b',"id_token":' + token + b"}"
-
-
 _DISCOVERY = "OpenID Connect Discovery 1.0, 4"
 _VALIDATION = "OpenID Connect Core 1.0, 3.1.3.7"
 _ISS = "RFC 9207, 2.4"
@@ -225,7 +220,6 @@ FAULTS: Mapping[str, tuple[str, Change]] = {
     "token: id_token is null": (_RESPONSE, lambda answer: answer.body.update(id_token=None)),
     "token: id_token is a number": (_RESPONSE, _member("id_token", 1)),
     "token: id_token is not a JWT": (_RESPONSE, _member("id_token", "opaque")),
-    "token: id_token twice": ("RFC 8259, 4", _repeat_id_token),
     "token: no access_token": ("RFC 6749, 5.1", _member("access_token", None)),
     "token: other token_type": (_RESPONSE, _member("token_type", "mac")),
     "token: a list": (_RESPONSE, _answer(200, [])),

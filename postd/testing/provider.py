@@ -13,12 +13,15 @@ from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry
 from twisted.web.server import Request
 
+from postd.client import SignInError
+from postd.protect import TrustedProvider, provider
 from postd.protocol.base64url import encode_base64url
 from postd.protocol.discovery import OPENID_PATH
 from postd.reactor import AnyReactor
+from postd.testing.credentials import Fields
 from postd.testing.endpoints import Answer, Endpoints
 from postd.testing.faults import FAULTS, LOGOUT_EVENT, Grant, Pairs, Token, make_key
-from postd.testing.serving import Server
+from postd.testing.serving import FactoryServer, Server
 
 LIFETIME_S = 600
 
@@ -34,9 +37,11 @@ class Provider(Server):
 
     Example::
 
-        async with Provider(reactor) as provider:
-            response = await provider.client().get(provider.url + "/.well-known/openid-configuration")
-            print((await response.json())["issuer"] == provider.url)  # True
+        async with Provider(reactor) as provider, Protection(reactor, providers=[provider.trusted()]) as protection:
+            async with Server(reactor, protection.pages()) as server:
+                session = await provider.sign_in_at(server)
+                response = await server.client().get(server.url, headers=session, allow_redirects=False)
+                print(response.headers.getRawHeaders("Location"))  # ['/']
 
     Args:
         reactor: the running reactor.
@@ -67,6 +72,7 @@ class Provider(Server):
         client_key: Mapping[str, str | list[str]] | None = None,
     ) -> None:
         self.client_id = client_id
+        self.id = "provider"
         self._client_secret = client_secret
         self._client_key = None if client_key is None else JWKRegistry.import_key(dict(client_key))
         self.client_auth = ["client_secret_basic", "client_secret_post"] if client_secret else ["none"]
@@ -105,6 +111,60 @@ class Provider(Server):
         if name and name not in FAULTS:
             raise ValueError(f"fault: expected a name in Provider.FAULTS, got {name!r}")
         self._fault = name
+
+    def trusted(self, provider_id: str = "provider", **options: Any) -> TrustedProvider:
+        """Return the result of `postd.protect.provider` with these options, for `Protection(providers=[...])`.
+
+        Args:
+            provider_id: its id in the URLs of the form.
+            options: further options; a provider with `client_secret` or `client_key` needs `client_secret_file` or
+                `client_key_file`.
+        """
+        self.id = provider_id
+        return provider(provider_id, self.url, **{"name": "Provider", "client_id": self.client_id, **options})
+
+    async def sign_in_at(self, server: FactoryServer, *, path: str = "/") -> Fields:
+        """Sign `user` in at a server, as a browser does, and return the field `Cookie` of the session.
+
+        Args:
+            server: the application.
+            path: the path of the form, the `sign_in` of a `Protection`.
+
+        Raises:
+            SignInError: no session begins.
+        """
+        url = f"{server.url}{path.rstrip('/')}/login/{self.id}"
+        client = server.client()
+        begun = await client.get(url, allow_redirects=False)
+        cookies = "; ".join(cookie.partition(";")[0] for cookie in begun.headers.getRawHeaders("Set-Cookie", []))
+        await begun.content()
+        if begun.code != 302:
+            raise SignInError(f"{url} answers {begun.code}, and no sign-in has begun")
+        back = self.authorize(begun.headers.getRawHeaders("Location", [""])[0])
+        pending: Fields = {"Cookie": cookies}
+        ended = await client.get(back, headers=pending, allow_redirects=False)
+        await ended.content()
+        given = [cookie.partition(";")[0] for cookie in ended.headers.getRawHeaders("Set-Cookie", [])]
+        session = [cookie for cookie in given if cookie.startswith("session=") and cookie != "session="]
+        if ended.code >= 400 or not session:
+            raise SignInError(f"the callback answers {ended.code}, and no session has begun")
+        return {"Cookie": session[0]}
+
+    async def log_out_at(self, server: FactoryServer, token: str = "", *, path: str = "/") -> int:
+        """Send a logout token to a server (OpenID Connect Back-Channel Logout 1.0 §2.5); return its status.
+
+        Args:
+            server: the application.
+            token: the token; by default one that ends the newest session.
+            path: the path of the form.
+        """
+        form: Pairs = [("logout_token", token or self.logout_token())]
+        url = f"{server.url}{path.rstrip('/')}/login/{self.id}/back-channel-logout"
+        body = urlencode(self._changed("logout", form)).encode()
+        headers: Fields = {"Content-Type": "application/x-www-form-urlencoded"}
+        response = await server.client().post(url, data=body, headers=headers)
+        await response.content()
+        return int(response.code)
 
     def rotate_key(self) -> None:
         """Replace the key, in the key set, too."""

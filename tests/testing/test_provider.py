@@ -14,10 +14,13 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
+from twisted.web.resource import IResource, Resource
 
+from postd.client import SignInError
+from postd.protect import Protection
 from postd.protocol.base64url import encode_base64url
 from postd.reactor import IReactor
-from postd.testing import Provider, basic
+from postd.testing import Provider, Server, basic
 
 REACTOR = cast(IReactor, global_reactor)
 BACK = "http://127.0.0.1/back"
@@ -186,3 +189,35 @@ async def test_fault_is_one_of_the_names() -> None:
             provider.fault = "authorization: no state"
         provider.fault = "authorization: state missing"
         assert "state" not in parameters(provider.authorize(f"{provider.url}/authorize?{urlencode(ASKED)}"))
+
+
+@ensureDeferred
+async def test_form_may_have_another_path_and_the_provider_another_id() -> None:
+    async with Provider(REACTOR) as provider:
+        trusted = provider.trusted("company", name="Company")
+        async with (
+            Protection(REACTOR, providers=[trusted], sign_in="/account/") as protection,
+            Server(REACTOR, below(b"account", protection.pages())) as server,
+        ):
+            assert await provider.sign_in_at(server, path="/account/")
+            assert await provider.log_out_at(server, path="/account/") == 200
+
+
+def below(name: bytes, resource: IResource) -> Resource:
+    root = Resource()
+    root.putChild(name, resource)
+    return root
+
+
+@ensureDeferred
+async def test_sign_in_that_begins_no_session_is_an_error() -> None:
+    async with (
+        Provider(REACTOR) as provider,
+        Protection(REACTOR, providers=[provider.trusted()]) as protection,
+        Server(REACTOR, protection.pages()) as server,
+    ):
+        with pytest.raises(SignInError, match="404, and no sign-in has begun"):
+            await provider.sign_in_at(server, path="/elsewhere")
+        provider.error = "access_denied"
+        with pytest.raises(SignInError, match="401, and no session has begun"):
+            await provider.sign_in_at(server)

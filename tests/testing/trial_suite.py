@@ -12,7 +12,7 @@ from twisted.web.resource import Resource
 
 from postd.client import Basic, Change, ChangeKind, Digest, ProblemError, SignInError
 from postd.protect import Protection, identity
-from postd.testing import Issuer, PostServer, Server, basic, bearer, write_users
+from postd.testing import Issuer, PostServer, Provider, Server, basic, bearer, write_users
 from postd.testing.serving import PUMP_INTERVAL_S
 
 
@@ -73,6 +73,23 @@ class ApplicationTests(TestCase):
         treq = self.server.treq
         response = await treq.get("http://anything.example/", auth=("alice", "wonderland"))
         self.assertEqual(await treq.text_content(response), "alice")
+
+
+class ProviderTests(TestCase):
+    """An application whose users sign in at an OpenID provider."""
+
+    async def test_user_of_the_provider_is_let_in(self) -> None:
+        provider = Provider(reactor)
+        await provider.start()
+        self.addCleanup(provider.stop)
+        async with Protection(reactor, providers=[provider.trusted()], sign_in="/sign-in") as protection:
+            root = Resource()
+            root.putChild(b"", protection.protect(Name(), "session"))
+            root.putChild(b"sign-in", protection.pages())
+            async with Server(reactor, root) as server:
+                session = await provider.sign_in_at(server, path="/sign-in")
+                response = await server.client().get(server.url, headers=session)
+                self.assertEqual(await response.text(), "alice")
 
 
 class ApplicationOnPortTests(ApplicationTests):
