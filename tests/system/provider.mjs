@@ -66,13 +66,17 @@ function makeProvider(Provider, issuer, settings) {
     scopes: settings.scopes,
     cookies: { keys: ["of no worth"] },
     // Anybody is who they say they are.
-    findAccount: (_, login) => ({ accountId: login, claims: () => ({ sub: login }) }),
+    findAccount: (_, login) => ({ accountId: login, claims: () => ({ sub: login, name: `${login} of the provider` }) }),
+    claims: { profile: ["name"] },
+    // It sends logout tokens to no loopback address by itself: the dispatcher refuses them.
+    fetch: (url, { dispatcher, ...options }) => fetch(url, options),
     enabledJWA: {
       idTokenSigningAlgValues: [...new Set(keys.map((key) => key.alg))],
       dPoPSigningAlgValues: ["ES256", "EdDSA", "Ed25519", "PS256", "RS256"],
     },
     ttl: { AccessToken: lifetime, ClientCredentials: lifetime },
     features: {
+      backchannelLogout: { enabled: true },
       clientCredentials: { enabled: true },
       dPoP: { enabled: true, nonceSecret: crypto.randomBytes(32), requireNonce: () => settings.dpop_nonces },
       introspection: { enabled: true },
@@ -102,6 +106,11 @@ const server = createServer().listen(settings.port, "127.0.0.1");
 await once(server, "listening");
 const { port } = server.address();
 const provider = makeProvider(Provider, `http://127.0.0.1:${port}`, settings);
+// Its pages ask for a font of another host, for which a browser waits.
+provider.use(async (ctx, next) => {
+  await next();
+  if (typeof ctx.body === "string") ctx.body = ctx.body.replace(/@import url\(.*?\);/, "");
+});
 provider.on("server_error", (_, error) => console.error(error));
 server.on("request", provider.callback());
 process.stdout.write(`${JSON.stringify({ port })}\n`);

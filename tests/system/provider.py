@@ -50,6 +50,7 @@ class Provider:
         dpop_nonces: whether it asks for a nonce in DPoP proofs.
         scopes: what clients may ask for.
         resources: the form of access tokens, "jwt" or "opaque", for each identifier of a resource.
+        clients: further clients (OpenID Connect Dynamic Client Registration 1.0 §2).
     """
 
     def __init__(
@@ -58,10 +59,12 @@ class Provider:
         dpop_nonces: bool = False,
         scopes: Sequence[str] = SCOPES,
         resources: Mapping[str, str] = RESOURCES,
+        clients: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self._keys = keys
         self._scopes = scopes
         self._resources = resources
+        self._clients = clients
         self._dpop_nonces = dpop_nonces
         self._port = 0
 
@@ -99,7 +102,7 @@ class Provider:
             "port": self._port,
             "keys": [{"pem": _pem(key), "kid": key.kid, "alg": key.alg} for key in self._keys],
             "clients": [client for algorithm in algorithms for client in _clients(algorithm)]
-            + [{**_confidential(), "client_id": RESOURCE_SERVER}],
+            + [{**_confidential(), "client_id": RESOURCE_SERVER}, *self._clients],
             "scopes": self._scopes,
             "resources": self._resources,
             "lifetimes_s": {f"hasty-{algorithm}": SHORT_S for algorithm in algorithms},

@@ -15,6 +15,7 @@ from tests.integration.daemon import Daemon
 from tests.integration.logins import run_postd_user
 from tests.system.browser import DESK, NARROWEST, PHONE, Browser
 from tests.system.chromium import Chromium, open_chromium
+from tests.system.sign_in_site import BUTTON, CONFIRM, USER, serve_site
 
 PASSWORD = "pässword & battery=staple+"
 LONGEST_WORD = "x" * 160
@@ -262,3 +263,26 @@ def test_style_sheet_is_allowed_by_the_policy(browser: Browser) -> None:
     for path in PAGES:
         browser.open(path)
         assert browser.driver.find_element(By.TAG_NAME, "main").value_of_css_property("border-radius") == "16px"
+
+
+def test_user_of_a_provider_signs_in_and_out(one_browser: Browser, tmp_path: Path) -> None:
+    """Cookies that are `SameSite` are sent when another site leads back, and the policy lets forms lead there."""
+    with serve_site(tmp_path) as site, one_browser.at(site.url) as browser:
+        browser.open("/board")
+        assert browser.path == "/?next=/board"
+        browser.driver.find_element(By.LINK_TEXT, BUTTON).click()
+        browser.wait_until(lambda: "Sign-in" in browser.text, "the page of the provider")
+        browser.driver.find_element(By.NAME, "login").send_keys("alice", Keys.TAB, "any", Keys.ENTER)
+        browser.wait_until(lambda: "Continue" in browser.text, "the question for consent")
+        browser.driver.find_element(By.CSS_SELECTOR, "[type=submit]").click()
+        browser.wait_for("/board")
+        browser.open("/home")
+        assert USER in browser.text
+        browser.open("/logout")
+        browser.driver.find_element(By.CSS_SELECTOR, "[type=submit]").click()
+        browser.wait_until(lambda: CONFIRM in browser.text, CONFIRM)
+        browser.driver.find_element(By.CSS_SELECTOR, "[type=submit]").click()
+        browser.wait_for("/")
+        browser.open("/board")
+        assert browser.path == "/?next=/board"
+        assert [line for line in browser.complaints() if f"{site.url}/" in line] == []

@@ -1,6 +1,4 @@
-"""Access tokens of django-oauth-toolkit and django-allauth, at a real `twistd postd`, with the settings of their
-pages.
-"""
+"""Tokens of django-oauth-toolkit and django-allauth, and sign-in there, at a real `twistd postd`, by their pages."""
 
 import json
 import subprocess
@@ -16,6 +14,8 @@ from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.integration.forking import run
 from tests.integration.logins import POSTD
+from tests.redis_server import free_port
+from tests.system.form_browser import FormBrowser
 
 SITE = Path(__file__).with_name("django_site.py")
 RULES = 'api = {read = ["bearer"], write = ["bearer"]}\npage = [{path = "/token", schemes = ["bearer"]}]\n'
@@ -23,9 +23,12 @@ SCOPES = 'read_scope = "post:read"\nwrite_scope = "post:write"\n'
 
 
 class Site(NamedTuple):
+    """The Django site, and the port of the postd that its users sign in to."""
+
     url: str
     secret: str
     token: str
+    port: int
 
     def grant(self, path: str) -> str:
         """Return the token of a machine."""
@@ -36,14 +39,15 @@ class Site(NamedTuple):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    command = [sys.executable, str(SITE), str(tmp_path_factory.mktemp("django"))]
+    port = free_port()
+    command = [sys.executable, str(SITE), str(tmp_path_factory.mktemp("django")), f"http://localhost:{port}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line, f"{SITE.name} ended with {process.wait()}"
             made = json.loads(line)
-            yield Site(f"http://127.0.0.1:{made['port']}", made["secret"], made["token"])
+            yield Site(f"http://127.0.0.1:{made['port']}", made["secret"], made["token"], port)
         finally:
             process.terminate()
 
@@ -76,3 +80,49 @@ def test_jwt_of_django_allauth_without_sub(site: Site, tmp_path: Path) -> None:
         assert owner(daemon, site.grant("/identity/o/api/token")) == "Success: posts-cli\n"
     ended = run([POSTD, "check", "-c", "postd.toml"], tmp_path)
     assert (ended.returncode, b"jwks.json, which has " in ended.stdout) == (0, True)
+
+
+class Kind(NamedTuple):
+    """An issuer at the site: its path, the name of alice at it, and its button to sign out."""
+
+    path: str
+    shown: str
+    leave: str
+
+
+KINDS = {"allauth": Kind("", "alice", "Sign Out"), "toolkit": Kind("/o", "1", "Logout")}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_user_signs_in_and_out(site: Site, tmp_path: Path, name: str) -> None:
+    """From the board's address to the board, and out at both; all forms are sent without JavaScript."""
+    kind = KINDS[name]
+    (tmp_path / "secret").write_text(site.secret)
+    (tmp_path / "postd.toml").write_text(f"""
+        api = {{read = ["session"], write = ["session"]}}
+        [[sign_in]]
+        id = "{name}"
+        name = "Django"
+        issuer = "{site.url}{kind.path}"
+        client_id = "posts"
+        client_secret_file = "secret"
+        logout = "provider"
+    """)
+    listen = f"tcp:{site.port}:interface=127.0.0.1"
+    with Daemon(tmp_path, "-c", "postd.toml", listen=listen) as daemon, FormBrowser() as browser:
+        url = f"http://localhost:{daemon.port}"
+        counts = [
+            browser.open(f"{url}/board"),
+            browser.follow("Sign in with Django"),
+            browser.press("Sign In", login="alice", password=site.secret),
+            browser.press("Authorize"),
+        ]
+        assert (browser.status, browser.url, counts) == (200, f"{url}/board", [1, 2, 1, 2])
+        browser.open("/home")
+        assert f"Success: {kind.shown}<" in browser.text
+        browser.open("/logout")
+        browser.press("Sign out")
+        browser.press(kind.leave)
+        assert browser.url == f"{url}/"
+        browser.follow("Sign in with Django")
+        assert "Sign In" in browser.buttons, "the provider has ended its session, too"
