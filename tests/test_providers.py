@@ -8,6 +8,7 @@ import json
 import re
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -45,13 +46,15 @@ class Form(NamedTuple):
         return f"{self.page.stem} {self.number}"
 
 
-FORMS = [
+BLOCKS = [
     Form(page, number, toml)
     for page in PAGES
     for number, toml in enumerate(
         re.findall(r"^```toml(?: postd\.toml)?\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL), 1
     )
 ]
+SIGN_INS = [block for block in BLOCKS if "[[sign_in]]" in block.toml]
+FORMS = [block for block in BLOCKS if block not in SIGN_INS]
 
 
 class Tokens(NamedTuple):
@@ -245,6 +248,17 @@ def test_settings_are_valid_and_name_an_issuer(form: Form, tmp_path: Path) -> No
     assert settings.audiences or settings.required_claims
 
 
+@each("form", SIGN_INS)
+def test_settings_for_sign_in_are_complete(form: Form, tmp_path: Path) -> None:
+    """The redirect URI that the page registers is that of its settings."""
+    settings = load(form, tmp_path)
+    (table,) = settings.sign_in
+    assert table.client_secret_file
+    assert (settings.api.read, settings.api.write) == (("session",), ("session",))
+    assert f"/login/{table.id}/callback" in form.page.read_text()
+    assert f"providers/{form.page.name}#sign-in" in (ROOT / "docs/how-to/sign-in.md").read_text()
+
+
 @each("form", [form for form in FORMS if form.number == 1])
 def test_first_settings_of_a_page_are_complete(form: Form, tmp_path: Path) -> None:
     api = load(form, tmp_path).api
@@ -273,15 +287,21 @@ def test_id_token_is_refused(form: Form, issuer: Issuer) -> None:
             result_of(issuer.accept(make_token(issuer, typ, TOKENS[str(form)].identity or {})))
 
 
+@cache
 def reason_texts() -> list[str]:
     """Return the texts of the source that the reasons of refused tokens and documents consist of."""
-    files = (ROOT / "postd/protocol/jwt.py", ROOT / "postd/auth/bearer.py", ROOT / "postd/protocol/discovery.py")
+    folders = {
+        "protocol": ("jwt", "discovery", "id_token", "sign_in"),
+        "auth": ("bearer", "sign_in"),
+        "protect": ("sign_in",),
+    }
+    files = [ROOT / "postd" / folder / f"{name}.py" for folder, names in folders.items() for name in names]
     nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
     texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     return [text for text in texts if len(text) >= len(" is missing")]
 
 
-@each("page", PAGES)
+@each("page", [*PAGES, ROOT / "docs/how-to/sign-in.md"])
 def test_reasons_on_the_page_are_texts_of_the_log(page: Path) -> None:
     _, _, refused = page.read_text().partition("\n## Troubleshooting\n")
     for reason in re.findall(r"^\| `([a-z][^`]*)` \|", refused, re.MULTILINE):
