@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from tests.platforms.matrix import (
-    ROOT,
     SYSTEMS,
     Cell,
     Counts,
@@ -13,7 +12,6 @@ from tests.platforms.matrix import (
     make_page,
     read_counts,
 )
-from tests.platforms.newest import NEWEST, TESTS
 
 RED = """\
 ....F                                                                    [100%]
@@ -83,11 +81,3 @@ global.client-cert='{tmp_path}/absent.pem'
 global.find-links='{tmp_path}'
 """
     assert certificates(settings) == [present]
-
-
-def test_newest_python_is_that_of_debian_testing() -> None:
-    assert [(system.suite, system.python) for system in NEWEST] == [("forky", "3.15")]
-
-
-def test_tests_of_newest_pythons_exist() -> None:
-    assert [name for name in TESTS.split() if not (ROOT / name).exists()] == []
