@@ -1,33 +1,35 @@
-"""Six proxies under the settings of etc/, which ask postd, before a file server without authentication."""
+"""Six proxies with the settings of etc/, one after another, before one postd and a file server without any sign-in."""
 
 import hashlib
 import os
 import re
 import shutil
 import socket
-import sqlite3
 import ssl
 import subprocess
 import sys
 import textwrap
 import threading
-import time
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Self
+from typing import Any, Self, cast
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import httpx
 import pytest
 import requests
+from pytest_twisted import async_yield_fixture, ensureDeferred
 from requests.auth import HTTPDigestAuth
+from twisted.internet import reactor as global_reactor
+from twisted.internet.threads import deferToThread
 
-from postd.protocol.id_token import IdTokenPolicy
+from postd.reactor import IReactor
+from postd.testing import Provider
 from tests.helpers import PATIENCE_S, locked
 from tests.integration.daemon import Daemon
 from tests.integration.forking import run
@@ -41,9 +43,7 @@ from tests.system.chromium import Chromium, open_chromium
 from tests.system.test_balancers import nginx_version, trust_flag, wait_until
 from tests.system.test_redis import substitute
 
-CLIENT = "127.0.0.7"
-"""Where clients come from; the proxy that postd trusts is 127.0.0.1."""
-
+REACTOR = cast(IReactor, global_reactor)
 PASSWORD = "correct horse"
 ODD_NAME = "jürgen 100%"
 REPORT = "The report.\n"
@@ -160,28 +160,61 @@ class Application(ThreadingHTTPServer):
         self.server_close()
 
 
-class Gateway:
-    """A proxy of a kind, postd and the application; ends with the `with` block."""
+class Backend:
+    """What all proxies share: postd, the application, an issuer of tokens; ends with the `with` block.
 
-    def __init__(self, kind: str, folder: Path, certificate: tuple[Path, Path], issuer: Issuer) -> None:
+    Args:
+        folder: the folder for the files of postd and of the application.
+        provider: the OpenID provider of `[[sign_in]]`.
+    """
+
+    def __init__(self, folder: Path, provider: Provider) -> None:
+        self.folder = folder
+        self.provider = provider
+        self.port = free_port()
+        self.issuer = Issuer(AUDIENCE, Key.make("ES256"))
+        self.application = Application(folder / "public")
+        write_users(folder, **dict.fromkeys(("alice", "bob", ODD_NAME), PASSWORD))
+        (folder / "users").chmod(0o600)
+        settings = substitute(
+            "gateway.toml.example", {"tcp:8080": f"tcp:{self.port}", '["app.example"]': '["127.0.0.1"]'}
+        )
+        throttle = f"\n[throttle]\nfailures = {FAILURES_MAX}\n"
+        sign_in = f'\n[[sign_in]]\nid = "example"\nname = "Example"\nissuer = "{provider.url}"\nclient_id = "app"\n'
+        (folder / "postd.toml").write_text(settings + throttle + bearer_table(self.issuer, dpop="accept") + sign_in)
+        self.postd = Daemon(folder, "-c", "postd.toml", listen=None)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as running:
+            for part in (self.issuer, self.application, self.postd):
+                running.enter_context(part)
+            self._running = running.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._running.close()
+
+
+class Gateway:
+    """A proxy of a kind before a backend; ends with the `with` block.
+
+    Attributes:
+        client_address: where clients come from, for each kind another; the proxy that postd trusts is 127.0.0.1.
+    """
+
+    def __init__(self, kind: str, folder: Path, certificate: tuple[Path, Path], backend: Backend) -> None:
         self.kind = kind
-        self.issuer = issuer
-        self.port, self._postd_port = free_port(), free_port()
+        self.client_address, self.guest_address, self.other_address = (
+            f"127.0.{number}.{PROXIES.index(kind) + 1}" for number in (1, 2, 3)
+        )
+        self.provider, self.issuer, self.application = backend.provider, backend.issuer, backend.application
+        self.postd, self._postd_port = backend.postd, backend.port
+        self.port = free_port()
         self.url = f"https://127.0.0.1:{self.port}"
         self.folder = folder
         self.certificate = certificate[1]
         self._key = certificate[0]
         self._running = self._stopped = ExitStack()
-        write_users(folder, **dict.fromkeys(("alice", "bob", ODD_NAME), PASSWORD))
-        (folder / "users").chmod(0o600)
-        self.application = Application(folder / "public")
-        settings = substitute(
-            "gateway.toml.example", {"tcp:8080": f"tcp:{self._postd_port}", '["app.example"]': '["127.0.0.1"]'}
-        )
-        throttle = f"\n[throttle]\nfailures = {FAILURES_MAX}\n"
-        provider = f'\n[[sign_in]]\nid = "example"\nname = "Example"\nissuer = "{issuer.issuer}"\nclient_id = "app"\n'
-        (folder / "postd.toml").write_text(settings + throttle + bearer_table(issuer, dpop="accept") + provider)
-        self.postd = Daemon(folder, "-c", "postd.toml", listen=None)
         write = {
             "nginx": self._write_nginx,
             "caddy": self._write_caddy,
@@ -194,8 +227,6 @@ class Gateway:
 
     def __enter__(self) -> Self:
         with self._stopped as running:
-            running.enter_context(self.application)
-            running.enter_context(self.postd)
             self.process = subprocess.Popen(self.command, cwd=self.folder, env=os.environ | {"HOME": str(self.folder)})
             running.callback(self._stop)
             with self.client() as client:
@@ -206,16 +237,16 @@ class Gateway:
     def __exit__(self, *_: object) -> None:
         self._running.close()
 
-    def client(self, address: str = CLIENT, **options: Any) -> httpx.Client:
-        """Return a client that trusts the certificate; `address` is where it comes from."""
+    def client(self, address: str = "", **options: Any) -> httpx.Client:
+        """Return a client that trusts the certificate; `address` is where it comes from, if not `client_address`."""
         context = ssl.create_default_context(cafile=str(self.certificate))
-        transport = httpx.HTTPTransport(verify=context, local_address=address)
+        transport = httpx.HTTPTransport(verify=context, local_address=address or self.client_address)
         return httpx.Client(transport=transport, base_url=self.url, timeout=20, **options)
 
     def connect(self) -> ssl.SSLSocket:
         """Return a connection that sends each write at once."""
         context = ssl.create_default_context(cafile=str(self.certificate))
-        plain = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S, source_address=(CLIENT, 0))
+        plain = socket.create_connection(("127.0.0.1", self.port), PATIENCE_S, source_address=(self.client_address, 0))
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else the request waits 40 ms for a delayed ACK
         return context.wrap_socket(plain, server_hostname="127.0.0.1")
 
@@ -227,7 +258,7 @@ class Gateway:
             "--cacert",
             str(self.certificate),
             "--interface",
-            CLIENT,
+            self.client_address,
             *options,
             self.url + path,
         ]
@@ -357,16 +388,23 @@ class Gateway:
         return [find_program("apache2"), *options]
 
 
+@async_yield_fixture(scope="module")
+async def backend(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Backend]:
+    async with Provider(REACTOR) as provider:
+        with Backend(tmp_path_factory.mktemp("backend"), provider) as backend:
+            yield backend
+        assert "Traceback" not in backend.postd.log
+
+
 @pytest.fixture(scope="module", params=PROXIES)
 def gateway(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    certificate: tuple[Path, Path],
+    backend: Backend,
 ) -> Iterator[Gateway]:
-    folder = tmp_path_factory.mktemp("gateway")
-    with Issuer(AUDIENCE, Key.make("ES256")) as issuer:
-        issuer.documents = {f"{name}_endpoint": f"{issuer.issuer}/{name}" for name in ("authorization", "token")}
-        with Gateway(request.param, folder, certificate, issuer) as gateway:
-            yield gateway
-    assert "Traceback" not in gateway.postd.log
+    with Gateway(request.param, tmp_path_factory.mktemp(request.param), certificate, backend) as gateway:
+        yield gateway
 
 
 @pytest.fixture
@@ -401,7 +439,11 @@ def test_example_settings_are_valid(gateway: Gateway) -> None:
         result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
         assert result.returncode == 0, result.stderr
         assert "warn" not in (result.stdout + result.stderr).lower()
-    checked = run([POSTD, "check", "-c", "postd.toml"], gateway.folder)
+
+
+@ensureDeferred
+async def test_example_settings_of_postd_are_valid(backend: Backend) -> None:
+    checked = await deferToThread(run, [POSTD, "check", "-c", "postd.toml"], backend.folder)
     assert checked.returncode == 0, checked.stdout
 
 
@@ -446,7 +488,7 @@ def test_basic(gateway: Gateway, client: httpx.Client) -> None:
     _, target, fields = gateway.last()
     assert (target, fields["Remote-User"], fields["Remote-Scheme"]) == ("/report.txt", "alice", "basic")
     assert (fields["Remote-Scopes"], fields["Authorization"]) == (None, None)
-    assert fields["X-Forwarded-For"] == CLIENT
+    assert fields["X-Forwarded-For"] == gateway.client_address
     answer = client.put("/upload?a=b%20c", content=b"x" * 300_000, auth=("alice", PASSWORD))
     assert (answer.status_code, answer.headers["X-Length"]) == (201, "300000")
     assert client.get("/report.txt", auth=("alice", "wrong")).status_code == 401
@@ -536,24 +578,29 @@ def test_dpop_proof_is_for_the_url_of_the_client(gateway: Gateway, client: httpx
     assert gateway.application.received == []
 
 
-def test_sign_in_at_a_provider(gateway: Gateway, client: httpx.Client) -> None:
-    answer = client.get("/login/example?next=/report.txt")
-    sent = parse_qs(urlsplit(answer.headers["Location"]).query)
-    assert sent["redirect_uri"] == [f"{gateway.url}/login/example/callback"]
-    denied = {"error": "access_denied", "state": sent["state"][0]}
-    assert (
-        client.get("/login/example/callback", params=denied).text == "Login failed\n"
-    )  # with the cookie of that state
-    session_id, issuer = "s" * 43, gateway.issuer.issuer
-    now, fingerprint = time.time(), IdTokenPolicy(issuer, "app").fingerprint
-    row = (hashlib.sha256(session_id.encode()).digest(), f"{issuer}#42", fingerprint, now, now, now + 60, now + 60)
-    names = "id_hash, username, fingerprint, created, seen, expires, ends, shown_name, provider"
-    with closing(sqlite3.connect(gateway.folder / "postd.db")) as store, store:
-        store.execute(f"INSERT INTO session ({names}) VALUES ({', '.join('?' * 9)})", (*row, ODD_NAME, "example"))
-    assert client.get("/report.txt", headers={"Cookie": f"session={session_id}"}).text == REPORT
-    fields = gateway.last()[2]
-    assert (fields["Remote-User"], fields["Remote-Name"]) == (f"{issuer}#42", "j%C3%BCrgen 100%25")
-    assert (fields["Remote-Scheme"], fields["Remote-Scopes"]) == ("session", None)
+@ensureDeferred
+async def test_sign_in_at_a_provider(gateway: Gateway, client: httpx.Client) -> None:
+    await deferToThread(sign_in_at_provider, gateway, client)  # the provider runs in the reactor
+
+
+def sign_in_at_provider(gateway: Gateway, client: httpx.Client) -> None:
+    client.cookies.set("theme", "dark", path="/")
+    wait_until(lambda: client.get("/login/example?next=/report.txt%3Fa=b").is_redirect)  # 503 before it has metadata
+    provider, url = gateway.provider, client.get("/login/example?next=/report.txt%3Fa=b").headers["Location"]
+    assert parse_qs(urlsplit(url).query)["redirect_uri"] == [f"{gateway.url}/login/example/callback"]
+    provider.userinfo["name"] = ODD_NAME
+    assert client.get(provider.authorize(url)).headers["Location"] == "/report.txt?a=b"
+    for headers in ({}, SMUGGLED):
+        assert client.get("/report.txt", headers=headers).text == REPORT
+        received = gateway.last()[2]
+        named = [received.get_all(f"Remote-{name}") for name in ("User", "Name", "Scheme", "Scopes")]
+        assert named == [[f"{provider.url}#alice"], ["j%C3%BCrgen 100%25"], ["session"], None]
+    denied = client.get("/login/example/callback", params={"error": "access_denied", "state": "x"})
+    assert denied.status_code == 400
+    with gateway.client(gateway.guest_address) as other:
+        token = {"logout_token": provider.logout_token()}
+        assert other.post("/login/example/back-channel-logout", data=token).status_code == 200
+    assert client.get("/report.txt").status_code == 401
 
 
 def test_session(gateway: Gateway, client: httpx.Client) -> None:
@@ -648,7 +695,7 @@ def test_smuggled_fields_reach_nobody(gateway: Gateway, client: httpx.Client, sc
         assert named["remote-user"].endswith("alice")
         assert named["remote-scheme"] == scheme
         assert named.get("remote-scopes") == ("a" if scheme == "bearer" else None)
-        assert (named["x-forwarded-for"], named["x-forwarded-proto"]) == (CLIENT, "https")
+        assert (named["x-forwarded-for"], named["x-forwarded-proto"]) == (gateway.client_address, "https")
         assert not [name for name in received if not re.fullmatch("[A-Za-z0-9-]+", name)]
         passed = {name for name in named if name.startswith(("x-forwarded-", "x-original-", "client-", "forwarded"))}
         added = {"x-forwarded-port", "x-forwarded-server"} if gateway.kind == "traefik" else set()
@@ -758,6 +805,7 @@ def test_application_gets_the_target_that_postd_judges(gateway: Gateway, client:
 
 
 def test_event_stream_arrives_before_its_end(gateway: Gateway, client: httpx.Client) -> None:
+    gateway.application.seen.clear()
     with client.stream("GET", "/events", auth=("alice", PASSWORD)) as answer:
         assert next(answer.iter_raw()) == b"data: 1\n\n"
         gateway.application.seen.set()
@@ -836,7 +884,7 @@ def test_identity_arrives_whatever_connection_names(gateway: Gateway, client: ht
     received = gateway.last()[2]
     shown = [received[f"Remote-{name}"] for name in ("User", "Scheme", "Scopes")]
     assert shown == [f"{gateway.issuer.issuer}#alice", "bearer", "a"]
-    assert received["X-Forwarded-For"] == CLIENT
+    assert received["X-Forwarded-For"] == gateway.client_address
 
 
 def test_smuggled_fields_do_not_sign_in(gateway: Gateway, client: httpx.Client) -> None:
@@ -872,7 +920,7 @@ def test_host_that_is_not_allowed_has_its_status(gateway: Gateway, client: httpx
 
 def test_throttle_counts_the_client_behind_the_proxy(gateway: Gateway) -> None:
     forged = {"X-Forwarded-For": "192.0.2.1", "X-Real-IP": "192.0.2.1", "Forwarded": "for=192.0.2.1"}
-    with gateway.client("127.0.0.8") as guest, gateway.client("127.0.0.9") as bob:
+    with gateway.client(gateway.guest_address) as guest, gateway.client(gateway.other_address) as bob:
         statuses = [
             guest.get("/report.txt", auth=("bob", f"wrong{number}"), headers=forged).status_code
             for number in range(FAILURES_MAX)
@@ -889,7 +937,7 @@ def test_throttle_counts_the_client_behind_the_proxy(gateway: Gateway) -> None:
 def test_store_that_is_away_is_503(gateway: Gateway, client: httpx.Client) -> None:
     """Digest has to store the use of its nonce."""
     digest = httpx.DigestAuth("alice", PASSWORD)
-    with locked(gateway.folder / "postd.db", "IMMEDIATE"):
+    with locked(gateway.postd.folder / "postd.db", "IMMEDIATE"):
         answer = client.get("/report.txt", auth=digest)
         assert answer.status_code == 503
         # Envoy makes its own response of a 5xx.
