@@ -912,6 +912,44 @@ def test_refused_field_has_its_status(
     assert gateway.application.received == []
 
 
+@pytest.mark.parametrize("count", [60, 98, 150])
+def test_many_fields_let_nothing_in(gateway: Gateway, client: httpx.Client, count: int) -> None:
+    """HAProxy 2.6 crashes if a script has 101 fields to send."""
+    answer = exchange(gateway, "/report.txt", "\r\n".join(f"X-{number}: y" for number in range(count)))
+    assert re.match(rb"HTTP/1\.1 (400|401|431) ", answer)
+    assert gateway.application.received == []
+    assert client.get("/report.txt", auth=("alice", PASSWORD)).text == REPORT
+    assert gateway.process.poll() is None
+
+
+def accepts(port: int) -> bool:
+    with socket.socket() as tried:
+        return tried.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_error_in_the_script_of_haproxy_lets_nothing_in(gateway: Gateway, client: httpx.Client) -> None:
+    """HAProxy goes on after it."""
+    if gateway.kind != "haproxy":
+        pytest.skip("HAProxy alone")
+    port = free_port()
+    broken = {"gateway.lua": ("(txn)\n", "(txn)\nerror()\n"), "gateway-haproxy.cfg": (f":{gateway.port}", f":{port}")}
+    for name, (old, new) in broken.items():
+        text = (gateway.folder / name).read_text()
+        assert text.count(old) == 1
+        (gateway.folder / f"broken-{name}").write_text(
+            text.replace(old, new).replace("/gateway.lua", "/broken-gateway.lua")
+        )
+    command = [*gateway.command[:-1], str(gateway.folder / "broken-gateway-haproxy.cfg")]
+    with subprocess.Popen(command, cwd=gateway.folder) as process:
+        try:
+            wait_until(lambda: accepts(port))
+            url = f"https://127.0.0.1:{port}/report.txt"
+            assert client.get(url, auth=("alice", PASSWORD)).status_code == 503
+        finally:
+            process.terminate()
+    assert gateway.application.received == []
+
+
 def test_host_that_is_not_allowed_has_its_status(gateway: Gateway, client: httpx.Client) -> None:
     answer = client.get("/report.txt", headers={"Host": "evil.example"}, auth=("alice", PASSWORD))
     assert (answer.status_code, answer.content == b"") == ((200, True) if gateway.kind == "caddy" else (421, False))
