@@ -545,7 +545,7 @@ class BadClients:
                 raise BrokenPromiseError(f"answered with {status}")
 
     async def _misplace_secret(self) -> None:
-        secret = USED.add(secrets.token_urlsafe(24))
+        secret = USED.add(secrets.token_urlsafe(27))
         target, field = next(self._misplaced)
         await self._ask("a misplaced secret", encode_request("GET", target.format(secret), [field.format(secret)]))
         as_user = basic_field(secret, "x"), elsewhere()

@@ -12,7 +12,7 @@ import textwrap
 import threading
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -927,27 +927,51 @@ def accepts(port: int) -> bool:
         return tried.connect_ex(("127.0.0.1", port)) == 0
 
 
-def test_error_in_the_script_of_haproxy_lets_nothing_in(gateway: Gateway, client: httpx.Client) -> None:
-    """HAProxy goes on after it."""
-    if gateway.kind != "haproxy":
-        pytest.skip("HAProxy alone")
-    port = free_port()
-    broken = {"gateway.lua": ("(txn)\n", "(txn)\nerror()\n"), "gateway-haproxy.cfg": (f":{gateway.port}", f":{port}")}
-    for name, (old, new) in broken.items():
-        text = (gateway.folder / name).read_text()
-        assert text.count(old) == 1
-        (gateway.folder / f"broken-{name}").write_text(
-            text.replace(old, new).replace("/gateway.lua", "/broken-gateway.lua")
+@contextmanager
+def broken_script(gateway: Gateway, script: str, begin: str) -> Iterator[str]:
+    """Run a second proxy of this kind, with an error at the begin of a script; return its URL."""
+    port, settings = (
+        free_port(),
+        Path(gateway.command[gateway.command.index({"envoy": "-c"}.get(gateway.kind, "-f")) + 1]),
+    )
+    for name in {script, settings.name}:
+        text = (
+            (gateway.folder / name)
+            .read_text()
+            .replace(str(gateway.port), str(port))
+            .replace(script, f"broken-{script}")
         )
-    command = [*gateway.command[:-1], str(gateway.folder / "broken-gateway-haproxy.cfg")]
+        (gateway.folder / f"broken-{name}").write_text(text.replace(begin, f"{begin} error()"))
+    command = [word.replace(str(settings), str(gateway.folder / f"broken-{settings.name}")) for word in gateway.command]
     with subprocess.Popen(command, cwd=gateway.folder) as process:
         try:
             wait_until(lambda: accepts(port))
-            url = f"https://127.0.0.1:{port}/report.txt"
-            assert client.get(url, auth=("alice", PASSWORD)).status_code == 503
+            yield f"https://127.0.0.1:{port}"
         finally:
             process.terminate()
-    assert gateway.application.received == []
+
+
+def test_error_in_a_script_lets_nothing_in(gateway: Gateway, client: httpx.Client) -> None:
+    """HAProxy and Envoy go on after it."""
+    match gateway.kind:
+        case "haproxy":
+            with broken_script(gateway, "gateway.lua", "function(txn)") as url:
+                assert client.get(f"{url}/report.txt", auth=("alice", PASSWORD)).status_code == 503
+            assert gateway.application.received == []
+        case "envoy":
+            names = ("Remote-User", "Remote-Name", "Remote-Scheme", "Remote-Scopes", "X-Forwarded-Uri", "Client-Cert")
+            identity = dict.fromkeys(names, "root")
+            with broken_script(gateway, "envoy.yaml", "function envoy_on_request(handle)") as url:
+                assert client.get(f"{url}/report.txt", headers=identity).status_code == 401
+                assert gateway.application.received == []
+                host = {"Host": f"127.0.0.1:{gateway.port}"}
+                answer = client.get(f"{url}/report.txt", headers=identity | host, auth=("alice", PASSWORD))
+                assert answer.status_code == 200
+            received = gateway.last()[2]
+            found = {name: received[name] for name in identity if name in received}
+            assert found == {"Remote-User": "alice", "Remote-Scheme": "basic"}
+        case _:
+            pytest.skip("no script, or an error in it is a 500")
 
 
 def test_host_that_is_not_allowed_has_its_status(gateway: Gateway, client: httpx.Client) -> None:
