@@ -1,7 +1,8 @@
 """Forward authentication: a proxy asks whether another server's request may pass (reference: Gateway).
 
-nginx's `auth_request`, Caddy's `forward_auth` and Traefik's `ForwardAuth` send a request of their own to a page with
-`forward = true`. The guard judges the request that its fields describe; the proxy passes that on if the answer is 200.
+A proxy (nginx with `auth_request`, Caddy with `forward_auth`, Envoy with `ext_authz`) sends a request of its own to a
+page with `forward = true`. The guard judges the request that its fields describe; the proxy passes that on if the
+answer is 200.
 """
 
 import re
@@ -23,10 +24,10 @@ from postd.protocol.host import normalize_host
 from postd.protocol.http1.head import Fields, is_host
 from postd.protocol.http1.syntax import TOKEN
 
-_FORWARDED = (b"X-Forwarded-Method", b"X-Forwarded-Uri")  # of Caddy and Traefik, which pass redirects on
-_ORIGINAL = (b"X-Original-Method", b"X-Original-Uri")  # of nginx, which does not
+_FORWARDED = (b"X-Forwarded-Method", b"X-Forwarded-Uri")  # of proxies that pass redirects on
+_ORIGINAL = (b"X-Original-Method", b"X-Original-Uri")  # of nginx, whose `auth_request` does not
 _SINGLE_FIELDS = (*_FORWARDED, *_ORIGINAL, b"X-Forwarded-Host", b"X-Forwarded-Proto", b"X-Forwarded-For")
-_URI = re.compile(rb"/[!-~]*")
+_URI = re.compile(rb"/[!-~\x80-\xff]*")
 
 _normalize = lru_cache(maxsize=64)(normalize_host)
 
@@ -42,7 +43,7 @@ class DescribedRequest(NativeRequest):
     Response, connection and authentication result belong to the proxy's own request.
 
     Attributes:
-        method, uri, path: method and target of the described request.
+        method, uri, path: method and target of the described request; octets over 127 are percent-encoded.
         fields: the fields of the proxy's request, which the client has sent, with the `Host` that the client sent.
 
     Raises:
@@ -69,6 +70,8 @@ class DescribedRequest(NativeRequest):
         host = sent.get(b"X-Forwarded-Host", [None])[0]
         if not TOKEN.fullmatch(method) or not _URI.fullmatch(uri) or not (host is None or is_host(host)):
             raise Problem(400, "The method, the URI or the host of the forwarded request is malformed.")
+        if not uri.isascii():  # proxies pass it on so; equivalent by RFC 3986 §6.2.2, and as browsers send it
+            uri = quote(uri, safe=_VISIBLE + "%").encode("ascii")
         self._request = request
         self.method, self.uri, self.path = method, uri, uri.partition(b"?")[0]
         fields = dict(sent)
