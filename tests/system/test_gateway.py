@@ -805,6 +805,12 @@ def test_application_gets_the_target_that_postd_judges(gateway: Gateway, client:
     assert reached > 25
 
 
+def test_raw_utf_8_in_a_query_passes_where_the_proxy_passes_it_on(gateway: Gateway, client: httpx.Client) -> None:
+    password = "Authorization: Basic " + b64encode(f"alice:{PASSWORD}".encode()).decode()
+    answer = exchange(gateway, "/report.txt?q=\xc3\xbc", password)
+    assert int(answer.split()[1]) == (400 if gateway.kind in {"envoy", "haproxy"} else 200)
+
+
 def test_event_stream_arrives_before_its_end(gateway: Gateway, client: httpx.Client) -> None:
     gateway.application.seen.clear()
     with client.stream("GET", "/events", auth=("alice", PASSWORD)) as answer:
