@@ -87,6 +87,8 @@ class SignInViews:
         self._clients = clients
         self._store = store
         self._path = below(sign_in, f"login/{provider.id}")
+        # With the fingerprint, a code is not sent to another provider that has got the id since (mix-up).
+        self._purpose = f"{provider.id} {provider.fingerprint.hex()}"
         self._again = Advice(path=self._path, link=f"Sign in with {provider.name}")
 
     def pages(self) -> Mapping[str, Page]:
@@ -112,10 +114,10 @@ class SignInViews:
         except IssuerUnavailableError as error:
             return self._fail(request, error, pending)
         key = await self._store.key(KEY)
-        sealed = seal(key, pending.encode(), self._provider.id)
+        sealed = seal(key, pending.encode(), self._purpose)
         if len(sealed) > COOKIE_MAX_BYTES:  # the path to redirect to is long
             pending = replace(pending, next="")
-            sealed = seal(key, pending.encode(), self._provider.id)
+            sealed = seal(key, pending.encode(), self._purpose)
         name = cookie_name_of(pending.state)
         self._expire_oldest(request, key, len(name) + len(sealed))
         secure = self._login.is_secure(request)
@@ -235,7 +237,7 @@ class SignInViews:
                 expire_cookie(request, name, path=self._path)
 
     def _open(self, key: bytes, value: bytes) -> PendingSignIn | None:
-        content = unseal(key, value, self._provider.id)
+        content = unseal(key, value, self._purpose)
         return None if content is None else PendingSignIn.decode(content)
 
 

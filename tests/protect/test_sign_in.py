@@ -226,6 +226,25 @@ async def test_state_of_another_browser_is_refused(tmp_path: Path) -> None:
 
 
 @ensureDeferred
+async def test_code_is_not_sent_to_a_provider_that_has_got_the_id_since(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path}/logins.db"
+    async with Provider(REACTOR) as other, running(tmp_path, arguments={"store": store}) as site:
+        first = site.browser()
+        callback = site.idp.authorize(await first.begin())
+        trusted = provider("example", other.url, name="Example", client_id="app")
+        async with Protection(REACTOR, providers=[trusted], sign_in=FORM, store=store) as protection:
+            root = Resource()
+            root.putChild(b"sign-in", protection.pages())
+            async with Server(REACTOR, root, on_port=True) as server:
+                again = Browser(server.url, server.client(), BEGIN)
+                again.cookies = first.cookies
+                # With the `iss` that would pass: not all providers send one.
+                sent = {**parameters(callback), "iss": other.url}
+                assert (await again.get(f"{CALLBACK}?{urlencode(sent)}")).code == 400
+        assert "token" not in [name for name, _ in other.requests]
+
+
+@ensureDeferred
 async def test_error_uses_the_state_up(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         browser = site.browser()
