@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # A client may offer another protocol in `Upgrade` with any request, and a server that does not want it answers as if the
-# field were absent (RFC 9110 section 7.8). Java's `java.net.http` offers h2c so with each first request by http://, and
-# `curl --http2`, too, also for a request with a body.
+# field were absent (RFC 9110 section 7.8).
 #
 # One would expect: the application gets the body.
 # Seen with uvicorn 0.54.0 and httptools 0.9.0, its default where that is installed: the application gets an empty body,
