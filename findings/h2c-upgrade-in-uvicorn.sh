@@ -37,7 +37,7 @@ import sys
 import time
 
 name, port = sys.argv[1], int(sys.argv[2])
-for _ in range(150):
+for _ in range(600):
     try:
         client = socket.create_connection(("127.0.0.1", port))
         break
@@ -53,7 +53,10 @@ while b" bytes" not in received and (piece := client.recv(65536)):
     received += piece
 print(name + ":", received.rpartition(b"\r\n")[2].decode())
 PYTHON
-port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+free_port() {
+    python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+port=$(free_port)
 try() {
     local name=$1
     shift
@@ -61,7 +64,7 @@ try() {
     python ask.py "$name" "$port" >>seen
     kill $!
     wait $! 2>/dev/null || true
-    port=$((port + 1))
+    port=$(free_port)
 }
 try "uvicorn with httptools" bin/uvicorn asgi:app --http httptools --port $port
 try "uvicorn with httptools, upgrade" bin/uvicorn asgi:app --http httptools --port $port

@@ -100,7 +100,7 @@ import sys
 import time
 
 name, port = sys.argv[1], int(sys.argv[2])
-for _ in range(150):
+for _ in range(600):
     try:
         client = socket.create_connection(("127.0.0.1", port))
         break
@@ -117,7 +117,10 @@ except ConnectionResetError:
     pass
 print(name, "answers" if b"hello" in received else "nothing" if not received else "a part")
 PYTHON
-port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+free_port() {
+    python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+port=$(free_port)
 try() {
     local name=$1
     shift
@@ -125,7 +128,7 @@ try() {
     python ask.py "$name" "$port" >>seen
     kill $!
     wait $! 2>/dev/null || true
-    port=$((port + 1))
+    port=$(free_port)
 }
 try uvicorn bin/uvicorn asgi:app --port $port
 try granian bin/granian --interface asgi asgi:app --port $port

@@ -31,7 +31,7 @@ import sys
 import time
 
 name, port = sys.argv[1], int(sys.argv[2])
-for _ in range(150):
+for _ in range(600):
     try:
         client = socket.create_connection(("127.0.0.1", port))
         break
@@ -45,7 +45,10 @@ while piece := client.recv(65536):
 head, _, body = received.partition(b"\r\n\r\n")
 print(name, "chunked" if b"chunked" in head.lower() else "not chunked", body)
 PYTHON
-port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+free_port() {
+    python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+port=$(free_port)
 try() {
     local name=$1
     shift
@@ -53,7 +56,7 @@ try() {
     python ask.py "$name" "$port" >>seen
     kill $!
     wait $! 2>/dev/null || true
-    port=$((port + 1))
+    port=$(free_port)
 }
 try "uvicorn with httptools" bin/uvicorn asgi:app --http httptools --port $port
 try "uvicorn with h11" bin/uvicorn asgi:app --http h11 --port $port

@@ -48,7 +48,7 @@ from wsgi import NAMES
 
 VALUES = {"Accept": "text/%s", "Prefer": "%s=1", "If-None-Match": '"%s"'}
 name, port = sys.argv[1], int(sys.argv[2])
-for _ in range(150):
+for _ in range(600):
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
     try:
         connection.connect()
@@ -63,7 +63,10 @@ connection.endheaders()
 for line in connection.getresponse().read().decode().splitlines():
     print(f"{name}: {line}".replace(", ", ","))
 PYTHON
-port=$(python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+free_port() {
+    python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+port=$(free_port)
 try() {
     local name=$1
     shift
@@ -71,7 +74,7 @@ try() {
     python ask.py "$name" "$port" >>seen
     kill $!
     wait $! 2>/dev/null || true
-    port=$((port + 1))
+    port=$(free_port)
 }
 for name in cheroot werkzeug wsgiref; do try $name bin/python own.py $name $port; done
 try waitress bin/waitress-serve --listen=127.0.0.1:$port wsgi:app

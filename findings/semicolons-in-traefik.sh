@@ -47,7 +47,7 @@ options += ["--global.checkNewVersion=false", "--global.sendAnonymousUsage=false
 proxy = subprocess.Popen(["bin/traefik", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 try:
     for target in ("/?q=a&b=c", "/?q=a;b", "/?q=a%3Bb"):
-        for _ in range(150):
+        for _ in range(600):
             try:
                 received = urllib.request.urlopen(f"http://127.0.0.1:{port}{target}").read().decode()
                 break
