@@ -4,11 +4,12 @@ import ipaddress
 import math
 import os
 import sqlite3
+import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -318,3 +319,20 @@ def make_certificate(
 
 def _name(common: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+_ON_TERMINAL = (
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+def start_on_terminal(command: Sequence[str], folder: Path) -> tuple[subprocess.Popen[bytes], int]:
+    """Start a command with a terminal of its own, which Ctrl-C and `/dev/tty` need; return our end of it, too.
+
+    `pty.fork` warns in a process with threads, as those of pytest have.
+    """
+    ours, theirs = os.openpty()
+    shim = [sys.executable, "-c", _ON_TERMINAL, *command]
+    process = subprocess.Popen(shim, cwd=folder, start_new_session=True, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    return process, ours

@@ -64,9 +64,12 @@ def respond(
     except Exception:  # noqa: BLE001 - the error would be lost in the Deferred of the view
         _log.failure("the response could not be sent")
     finally:
+        # The frames of an error refer to the failure that it came in: a cycle that would keep credentials in memory.
+        # Since Python 3.13 those of an error that the coroutine has handled do so, too.
         if isinstance(outcome, Exception):
-            # Its frames refer to the failure that it came in: a cycle that would keep credentials in memory.
             outcome.__traceback__ = None
+        if isinstance(result, Failure) and result.value is not None:
+            result.value.__traceback__ = None
         del end, outcome, result
     return NOT_DONE_YET
 

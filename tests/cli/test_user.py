@@ -19,7 +19,7 @@ from postd.auth.user_file import Account, decode_users
 from postd.cli.main import main
 from postd.protocol.password import verify_password
 from tests.cases import each
-from tests.helpers import PATIENCE_S
+from tests.helpers import PATIENCE_S, start_on_terminal
 
 POSTD = str(Path(sys.executable).parent / "postd")
 BCRYPT = "$2y$" + bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()[4:]
@@ -275,20 +275,7 @@ class Terminal:
     """`postd` with a terminal of its own."""
 
     def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
-        self._ours, theirs = os.openpty()
-        # The terminal has to be the process's own: Ctrl-C goes to the process, and the prompts to /dev/tty.
-        shim = (
-            "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.argv[1], sys.argv[1:])"
-        )
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", shim, POSTD, *arguments],
-            cwd=folder,
-            start_new_session=True,
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-        )
-        os.close(theirs)
+        self.process, self._ours = start_on_terminal([POSTD, *arguments], folder)
         self.shown = ""
 
     def read_until(self, words: str) -> None:

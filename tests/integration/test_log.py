@@ -85,7 +85,7 @@ def rotate(path: Path, pid: int, old: Path, said_in: Path) -> None:
     path.rename(old)
     reloads = said_in.read_text().count("SIGHUP") if said_in.exists() else 0
     os.kill(pid, signal.SIGHUP)
-    wait_until(lambda: said_in.exists() and said_in.read_text().count("SIGHUP") > reloads)
+    wait_until(lambda: os.access(said_in, os.R_OK) and said_in.read_text().count("SIGHUP") > reloads)
 
 
 def check_rotation(

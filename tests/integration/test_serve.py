@@ -1,7 +1,6 @@
 """`postd serve` beside `twistd -n --pidfile= postd`, on a terminal and without one."""
 
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers import PATIENCE_S
+from tests.helpers import PATIENCE_S, start_on_terminal
 from tests.integration.daemon import FREE_PORT, TWISTD
 from tests.integration.forking import run
 
@@ -26,10 +25,7 @@ class Terminal:
 
     def __init__(self, command: list[str], folder: Path) -> None:
         self.shown = ""
-        self._pid, self._terminal = pty.fork()
-        if not self._pid:
-            os.chdir(folder)
-            os.execv(command[0], command)
+        self._process, self._terminal = start_on_terminal(command, folder)
 
     def read_until(self, words: str) -> None:
         """Read until a text was written, or to the end."""
@@ -43,9 +39,13 @@ class Terminal:
     def press_ctrl_c(self) -> int:
         """Return how it ended, as `subprocess` does."""
         os.write(self._terminal, b"\x03")
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait until the command has ended; return how, as `subprocess` does."""
         self.read_until("\0")  # to the end
         os.close(self._terminal)
-        return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        return self._process.wait()
 
 
 @BOTH
@@ -82,7 +82,7 @@ def test_start_without_a_terminal_shows_no_address(tmp_path: Path, command: list
 
 def test_daemon_shows_the_address_before_it_leaves_the_terminal(tmp_path: Path) -> None:
     terminal = Terminal([TWISTD, "--pidfile=pid", "--logfile=log", "postd", "--listen", FREE_PORT], tmp_path)
-    terminal.read_until("\0")
+    assert terminal.wait() == 0
     try:
         assert re.fullmatch(r"open http://127\.0\.0\.1:[0-9]+/board\n", terminal.shown)
     finally:
