@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from postd.protocol.jwt import (
     AccessToken,
@@ -367,7 +367,8 @@ class HeaderTests:
     def test_either_name_of_ed25519_accepts_both(self, named: Any) -> None:
         """RFC 9864 §2.2."""
         for alg in ("EdDSA", "Ed25519"):
-            assert accept(make({"alg": alg}), replace(POLICY, algorithms=frozenset(named)))
+            # `replace` of the oldest msgspec does not call `__post_init__`.
+            assert accept(make({"alg": alg}), TokenPolicy(**(asdict(POLICY) | {"algorithms": frozenset(named)})))
 
     @each("name, known", [("alg", "RS512"), ("alg", "none"), ("alg", "ML-DSA-65"), ("typ", "application/logout+jwt")])
     def test_refused_name_is_in_the_reason(self, name: str, known: str) -> None:
