@@ -185,9 +185,9 @@ class Servers:
         daemon = self.daemons[name]
         with Recorder(daemon.port) as recorder, tempfile.TemporaryDirectory() as home:
             base = f"http://127.0.0.1:{recorder.port}"
-            told = {"URL": base + path, "BASE": base, "HOST": f"127.0.0.1:{recorder.port}", "HOME": home}
-            told |= {"PORT": str(recorder.port), "NAME": NAME, "PASSWORD": PASSWORD, "PAGE": path}
-            process = start(client.commands[probe], Path(environment["HERE"]), {**environment, **told})
+            variables = {"URL": base + path, "BASE": base, "HOST": f"127.0.0.1:{recorder.port}", "HOME": home}
+            variables |= {"PORT": str(recorder.port), "NAME": NAME, "PASSWORD": PASSWORD, "PAGE": path}
+            process = start(client.commands[probe], Path(environment["HERE"]), {**environment, **variables})
             try:
                 if probe == "events":
                     return self._read_events(process, daemon, recorder)

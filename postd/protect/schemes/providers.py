@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from twisted.internet.defer import Deferred, gatherResults
 
-from postd.auth.sign_in import Provider
 from postd.errors import ConfigError
 from postd.net.fetching import FetchError
 from postd.protect.providers import TrustedProvider
@@ -12,6 +11,7 @@ from postd.protect.schemes.interface import Checked, CheckResult
 from postd.protect.schemes.issuers import describe_keys, find_hint
 from postd.protocol.discovery import MetadataError, endpoint_of
 from postd.protocol.members import member
+from postd.protocol.sign_in import ClientAuth
 from postd.reactor import IReactor
 
 _ENDPOINTS = ("authorization_endpoint", "token_endpoint")
@@ -32,8 +32,8 @@ async def _check_provider(trusted: TrustedProvider, reactor: IReactor) -> list[C
         fetched = await provider.keys.fetch()
     except FetchError as error:
         return [(False, f"{error}{await find_hint(trusted.issuer, trusted.ca_file, reactor)}")]
-    problems = list(_find_problems(fetched.metadata, trusted, provider))
     method = provider.client_auth(fetched.metadata)
+    problems = _find_problems(fetched.metadata, trusted, method)
     return [
         describe_keys(fetched, trusted.policy.algorithms),
         *[(False, problem) for problem in problems],
@@ -41,7 +41,7 @@ async def _check_provider(trusted: TrustedProvider, reactor: IReactor) -> list[C
     ]
 
 
-def _find_problems(metadata: Mapping[str, object], trusted: TrustedProvider, provider: Provider) -> Iterator[str]:
+def _find_problems(metadata: Mapping[str, object], trusted: TrustedProvider, method: ClientAuth) -> Iterator[str]:
     """Yield what is missing in a provider's metadata for signing in (OpenID Connect Discovery 1.0 §3, RFC 8414 §2)."""
     names = [*_ENDPOINTS, *(["end_session_endpoint"] if trusted.logout == "provider" else [])]
     for name in names:
@@ -53,7 +53,6 @@ def _find_problems(metadata: Mapping[str, object], trusted: TrustedProvider, pro
     if isinstance(challenges, list) and "S256" not in challenges:
         yield "code_challenge_methods_supported in the metadata has no S256, which is always sent (PKCE)"
     methods = member(metadata, "token_endpoint_auth_methods_supported", ["client_secret_basic"])
-    chosen = provider.client_auth(metadata)
     # Many have public clients, and do not announce "none".
-    if chosen != "none" and isinstance(methods, list) and chosen not in methods:
-        yield f"the metadata announces client authentication by {', '.join(map(str, methods))}, not by {chosen}"
+    if method != "none" and isinstance(methods, list) and method not in methods:
+        yield f"the metadata announces client authentication by {', '.join(map(str, methods))}, not by {method}"
