@@ -55,7 +55,9 @@ def calls(folder: Path) -> Iterator[tuple[str, Callable[..., object], dict[str, 
     limits = dict.fromkeys(("failures", "address_failures", "account_failures"), 3)
     texts = {"realm": "r", "store": "memory:", "sign_in": "/", "public_url": "", "secure": "auto", "users": users}
     lists = {"issuers": (), "digest_algorithms": ["MD5"], "trusted_proxies": (), "hosts": ()}
-    yield "Protection", Protection, {"reactor": reactor, **texts, **times, **limits, **lists}
+    flags = dict.fromkeys(("change_password", "tokens", "passkeys"), False)
+    times |= {"token_lifetime_s": 3}
+    yield "Protection", Protection, {"reactor": reactor, **texts, **times, **limits, **lists, **flags}
     claims: dict[str, Any] = {"required_claims": None}
     lists = {"algorithms": ["RS256"], "token_types": ["JWT"], "scope_claims": ["scope"]}
     texts = dict.fromkeys(

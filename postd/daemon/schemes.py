@@ -12,6 +12,7 @@ from postd.daemon.first_steps import no_accounts_notice
 from postd.daemon.settings_checks import find_problems
 from postd.errors import ConfigError
 from postd.http.peer import PeerResolver
+from postd.protect.account.options import AccountOptions
 from postd.protect.assembly import Authentication, FailureLimits, load_users
 from postd.protect.issuers import TrustedIssuer, issuer
 from postd.protect.providers import TrustedProvider, provider
@@ -43,6 +44,7 @@ def make_schemes(loaded: LoadedSettings) -> list[Scheme]:
             **asdict(settings.session),
             **_first_page(loaded),
             "providers": make_providers(loaded),
+            "accounts": AccountOptions(**asdict(settings.accounts)),
         },
     }
     for name, place in SCHEMES.items():

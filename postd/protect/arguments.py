@@ -76,6 +76,13 @@ def seconds(name: str, value: object) -> float:
     return float(value)
 
 
+def flag(name: str, value: object) -> bool:
+    """Return True or False; another value is an error, as `"no"` would be true."""
+    if not isinstance(value, bool):
+        raise expected(name, "True or False", value)
+    return value
+
+
 _SEGMENT = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._~!$&'()*+,;=:@-%")
 
 

@@ -1,5 +1,6 @@
 """Authentication for the resources of a program (`Protection`)."""
 
+import math
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +30,7 @@ from postd.defaults import (
     NONCE_LIFETIME_S,
     SESSION_IDLE_S,
     SESSION_LIFETIME_S,
+    TOKEN_LIFETIME_S,
 )
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.http.errors import make_error_response
@@ -37,6 +39,7 @@ from postd.http.peer import PeerResolver
 from postd.http.responses import Response, StreamedResponse
 from postd.http.stock_request import adapt
 from postd.http.views import Responding, ViewResource
+from postd.protect.account.options import AccountOptions
 from postd.protect.arguments import (
     all_of,
     among,
@@ -46,6 +49,7 @@ from postd.protect.arguments import (
     choice,
     count,
     expected,
+    flag,
     seconds,
     words,
 )
@@ -109,6 +113,10 @@ class Protection:
         hosts: host names and addresses without ports; requests for another one get 421. Empty for any.
         secure: whether cookies are `Secure`: "always", "never", or "auto" if the client's connection is.
         providers: OpenID providers, made by `provider`, for which the form has buttons. Accounts are `ISSUER#NAME`.
+        change_password: whether users of the user file may change their password at `account`, among `pages`.
+        tokens: whether users may make personal access tokens there.
+        token_lifetime_s: the longest lifetime of a token; None for no bound.
+        passkeys: whether users may add passkeys there, and sign in with them.
 
     Attributes:
         reactor: that of the arguments.
@@ -145,6 +153,10 @@ class Protection:
         hosts: Sequence[str] = (),
         secure: Secure = "auto",
         providers: Sequence[TrustedProvider] = (),
+        change_password: bool = False,
+        tokens: bool = False,
+        token_lifetime_s: float | None = TOKEN_LIFETIME_S,
+        passkeys: bool = False,
     ) -> None:
         self.reactor = check_reactor(reactor)
         self._realm = check("realm", check_realm, realm)
@@ -157,6 +169,12 @@ class Protection:
             sign_in=check("sign_in", check_path, sign_in),
             secure=cast(Secure, choice("secure", secure, get_args(Secure))),
             providers=check_providers(providers),
+            accounts=AccountOptions(
+                flag("change_password", change_password),
+                flag("tokens", tokens),
+                math.inf if token_lifetime_s is None else seconds("token_lifetime_s", token_lifetime_s),
+                flag("passkeys", passkeys),
+            ),
         )
         self._clients = PeerResolver(
             all_of("trusted_proxies", check_proxy, trusted_proxies),

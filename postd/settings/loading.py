@@ -348,7 +348,7 @@ def _contradiction_of_provider(provider: SignInSettings, others: Sequence[SignIn
 _SCHEMES = ", ".join(f'"{scheme}"' for scheme in SCHEMES)
 
 
-_TABLES = ("api", "board", "session", "digest", "throttle", "limits", "tls", "admin", "log")
+_TABLES = ("api", "board", "session", "accounts", "digest", "throttle", "limits", "tls", "admin", "log")
 _COUNTS = (
     "session.max_per_account",
     "throttle.failures",
@@ -379,6 +379,7 @@ ALLOWED = {
     "page.users": "a list of names",
     "page.forward": "true or false",
     "session.secure": '"auto", "always" or "never"',
+    **dict.fromkeys(("accounts.change_password", "accounts.tokens", "accounts.passkeys"), "true or false"),
     "digest.algorithms": 'a list of "MD5" and "SHA-256", in the order of the challenges',
     "bearer": "tables, each under [[bearer]], with issuer and audience",
     "bearer.issuer": "the URL that the tokens have as iss, to the byte",

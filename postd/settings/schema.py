@@ -14,6 +14,7 @@ from postd.defaults import (
     SESSION_IDLE_S,
     SESSION_LIFETIME_S,
     SESSIONS_PER_ACCOUNT,
+    TOKEN_LIFETIME_S,
 )
 from postd.protocol import jwt
 from postd.protocol.bearer import has_issuer
@@ -27,6 +28,7 @@ from postd.settings.values import (
     HostName,
     IssuerUrl,
     Leeway,
+    Lifetime,
     MaxAge,
     OptionalUrl,
     Origin,
@@ -146,6 +148,15 @@ class SessionSettings(Struct, frozen=True, forbid_unknown_fields=True):
     max_per_account: Count = SESSIONS_PER_ACCOUNT
 
 
+class AccountSettings(Struct, frozen=True, forbid_unknown_fields=True):
+    """`[accounts]`: what users may change at `/account`, and the longest lifetime of their tokens."""
+
+    change_password: bool = False
+    tokens: bool = False
+    token_lifetime_s: Lifetime = field(default=Lifetime(TOKEN_LIFETIME_S), name="token_lifetime")
+    passkeys: bool = False
+
+
 class DigestSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`[digest]`: the algorithms of the challenges, and the lifetime of a nonce."""
 
@@ -238,6 +249,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True):
         name="page",
     )
     session: SessionSettings = field(default_factory=SessionSettings)
+    accounts: AccountSettings = field(default_factory=AccountSettings)
     digest: DigestSettings = field(default_factory=DigestSettings)
     bearer: tuple[BearerSettings, ...] = ()
     sign_in: tuple[SignInSettings, ...] = ()

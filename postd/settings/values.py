@@ -3,6 +3,7 @@
 Each class has `decode`, which raises `ValueError` with the reason; some have `ALLOWED`, for error messages.
 """
 
+import math
 import re
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
@@ -45,6 +46,16 @@ class Leeway(Seconds):
     ALLOWED = 'a duration of at most 3650d, such as "30s" or "0s"'
 
 
+class Lifetime(Seconds):
+    """A duration, or `""` for no bound."""
+
+    ALLOWED = '"" for no bound, or a duration of at least 1ms and at most 3650d, such as "90d"'
+
+    @classmethod
+    def decode(cls, value: str) -> Self:
+        return super().decode(value) if value else cls(math.inf)
+
+
 class Text(str):
     """A string with a meaning: the `check` of its class returns it in the form that is kept, or raises `ValueError`."""
 
@@ -76,7 +87,9 @@ def _check_page_path(value: str) -> str:
     return value
 
 
-RESERVED_SEGMENTS = ("post", "login", "home", "logout", "board", "feed.atom", "docs", "openapi.json", ".well-known")
+RESERVED_SEGMENTS = (
+    *("post", "login", "home", "logout", "account", "board", "feed.atom", "docs", "openapi.json", ".well-known"),
+)
 """First segments of postd's own paths, which pages must not have; some are reserved for later versions."""
 
 

@@ -1,6 +1,7 @@
 """Settings: decoding, defaults, and the one-line errors."""
 
 import json
+import math
 import os
 import tomllib
 from pathlib import Path
@@ -20,6 +21,7 @@ from postd.settings.loading import (
     settings_from,
 )
 from postd.settings.schema import (
+    AccountSettings,
     Admin,
     Api,
     BearerSettings,
@@ -40,6 +42,7 @@ from postd.settings.values import (
     HostName,
     IssuerUrl,
     Leeway,
+    Lifetime,
     MaxAge,
     OptionalUrl,
     Origin,
@@ -59,7 +62,8 @@ ENDPOINTS = 'a list of endpoints, such as ["tcp:8080:interface=127.0.0.1"]'
 KEYS = (
     *("listen", "store", "users", "realm", "workers", "insecure", "trusted_proxies", "public_url", "hosts", "hsts"),
     "shutdown_grace",
-    *("api", "board", "page", "session", "digest", "bearer", "sign_in", "throttle", "limits", "tls", "admin", "log"),
+    *("api", "board", "page", "session", "accounts", "digest", "bearer", "sign_in", "throttle", "limits", "tls"),
+    *("admin", "log"),
 )
 ALL_KEYS = ", ".join(KEYS)
 SCHEMES = '"digest", "bearer", "basic", "session"'
@@ -124,6 +128,9 @@ def test_defaults(folder: Path) -> None:
             Page(PagePath("/digest"), schemes("digest"), "", ()),
         ),
         session=SessionSettings(idle_s=Seconds(1800), lifetime_s=Seconds(43200), secure="auto", max_per_account=100),
+        accounts=AccountSettings(
+            change_password=False, tokens=False, token_lifetime_s=Lifetime(90 * 86400), passkeys=False
+        ),
         digest=DigestSettings(algorithms=("MD5",), nonce_lifetime_s=Seconds(300)),
         bearer=(),
         throttle=ThrottleSettings(failures=10, address_failures=50, account_failures=100, window_s=Seconds(300)),
@@ -174,6 +181,11 @@ def test_every_key_is_decoded(folder: Path) -> None:
         idle = "5m"
         lifetime = "1h"
         secure = "always"
+        [accounts]
+        change_password = true
+        tokens = true
+        token_lifetime = ""
+        passkeys = true
         [digest]
         algorithms = ["SHA-256", "MD5"]
         nonce_lifetime = "1m"
@@ -248,6 +260,7 @@ def test_every_key_is_decoded(folder: Path) -> None:
             ),
         ),
         session=SessionSettings(idle_s=Seconds(300), lifetime_s=Seconds(3600), secure="always"),
+        accounts=AccountSettings(change_password=True, tokens=True, token_lifetime_s=Lifetime(math.inf), passkeys=True),
         digest=DigestSettings(algorithms=("SHA-256", "MD5"), nonce_lifetime_s=Seconds(60)),
         bearer=(
             BearerSettings(
@@ -559,6 +572,7 @@ def test_error_names_file_and_key_and_what_is_allowed(folder: Path, toml: str | 
             "/login",
             "/home",
             "/logout",
+            "/account/x",
             "/board",
             "/feed.atom",
             "/docs",
@@ -760,7 +774,7 @@ def test_sample_has_every_key_with_its_default(folder: Path) -> None:
     assert set(table) == set(KEYS)
     assert set(table["bearer"][0]) == set(BearerSettings.__struct_encode_fields__)
     assert set(table["sign_in"][0]) == set(SignInSettings.__struct_encode_fields__)
-    for key in ("api", "board", "session", "digest", "throttle", "limits", "tls", "log"):
+    for key in ("api", "board", "session", "accounts", "digest", "throttle", "limits", "tls", "log"):
         struct = type(getattr(Settings(), key))
         assert set(table[key]) == set(struct.__struct_encode_fields__)
 

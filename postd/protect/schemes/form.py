@@ -9,6 +9,7 @@ from postd.auth.portal import CoroutinePortal
 from postd.auth.session import SessionChecker, Sessions
 from postd.auth.stock_checker import StockChecker
 from postd.defaults import SESSION_IDLE_S, SESSION_LIFETIME_S, SESSIONS_PER_ACCOUNT
+from postd.protect.account.options import AccountOptions
 from postd.protect.cookie import SessionReader, below
 from postd.protect.guard import ProtectedResource
 from postd.protect.login import LoginViews, sign_out_origins
@@ -51,6 +52,7 @@ class Form(Scheme, frozen=True):
         providers: the OpenID providers, made by `postd.protect.provider`, in the order of their buttons.
         no_accounts: HTML above the form for these clients while there are no accounts: what clients on this machine
             get, and what all others get; empty for none.
+        accounts: what users may change at `/account`.
     """
 
     idle_s: float = SESSION_IDLE_S
@@ -63,6 +65,7 @@ class Form(Scheme, frozen=True):
     links: str = ""
     no_accounts: tuple[str, str] = ("", "")
     providers: Sequence[TrustedProvider] = ()
+    accounts: AccountOptions = AccountOptions()
 
     name = "session"
     description = SchemeDescription(
