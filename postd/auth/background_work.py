@@ -10,6 +10,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from postd.auth.password import PasswordVerifier
+from postd.auth.user_file import Account
 from postd.auth.users import WATCH_INTERVAL_S, UserDirectory
 from postd.errors import StoreUnavailableError
 from postd.reactor import ServiceClock
@@ -78,8 +79,14 @@ class Upkeep:
         self._log.failure("background work of authentication stopped", failure=failure)
 
 
-def end_sessions(store: LoginStore, fingerprints: Mapping[str, bytes | None]) -> None:
-    """End the sessions of users whose password has changed, or who were removed."""
+def end_sessions(store: LoginStore, accounts: Mapping[str, Account | None]) -> None:
+    """End the sessions of users whose password has changed, or who were removed.
+
+    Args:
+        store: has the sessions.
+        accounts: the accounts as they are now, by the names of those that have changed; None for removed ones.
+    """
+    fingerprints = {name: None if account is None else account.fingerprint for name, account in accounts.items()}
     ending = Deferred.fromCoroutine(store.delete_sessions_of(fingerprints))
     # The fingerprints alone make the sessions invalid; this removes them from the store.
     ending.addErrback(lambda failure: failure.trap(StoreUnavailableError))

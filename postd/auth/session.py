@@ -28,6 +28,11 @@ class Fingerprints(Protocol):
         it changes.
         """
 
+    def entry(self, name: str) -> bytes | None:
+        """Return the identity of an account's entry, None if there is no such account. It stays when the password
+        changes; tokens and passkeys belong to it.
+        """
+
 
 class Sessions:
     """Begins, checks and ends sessions.

@@ -4,15 +4,19 @@ A superset of Apache's htpasswd, one account a line:
 
     name:hash
     name:hash:MD5=<32 hex>,SHA-256=<64 hex>,realm=<text to the end of the line>
+    name:hash:id=<32 hex>,MD5=<32 hex>,SHA-256=<64 hex>,realm=<text to the end of the line>
+    name:hash:id=<32 hex>
     name:hash:comment
 
-`hash` is one that `postd.protocol.password.check_hash` accepts. The third field, which Apache and nginx ignore, has an
-H(A1) for one or more Digest algorithms, and the realm they are bound to, or it is a comment. As with Apache, white
-space before a name and after a hash is ignored, and lines that are blank or begin with `#` are comments. Names are in
-UTF-8, or in ISO-8859-1 as by htpasswd on an old terminal (`decode_text`).
+`hash` is one that `postd.protocol.password.check_hash` accepts. The third field, which Apache and nginx ignore, has the
+identity of the entry, once its password was changed, and an H(A1) for one or more Digest algorithms with the realm they
+are bound to. Else it is a comment. As with Apache, white space before a name and after a hash is ignored, and lines
+that are blank or begin with `#` are comments. Names are in UTF-8, or in ISO-8859-1 as by htpasswd on an old terminal
+(`decode_text`).
 """
 
 import codecs
+import hashlib
 import os
 import re
 import stat
@@ -22,6 +26,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from postd.errors import ConfigError
 from postd.protocol.digest import HASHES, check_realm, h_a1
@@ -40,8 +45,13 @@ NAME_MAX_BYTES = 255
 
 USER_FILE_MAX_BYTES = 16 * 1024**2
 
-_HEX_CHARS = MappingProxyType({name: 2 * made(usedforsecurity=False).digest_size for name, made in HASHES.items()})
+ENTRY_BYTES = 16
+"""The length of the identity of an entry."""
 
+_HEX_CHARS = MappingProxyType(
+    {"id": 2 * ENTRY_BYTES} | {name: 2 * made(usedforsecurity=False).digest_size for name, made in HASHES.items()}
+)
+"""The parts of the third field with hexadecimal digits, and how many."""
 
 _Checked = TypeVar("_Checked")
 
@@ -50,13 +60,27 @@ class Account(Struct, frozen=True):
     """An account of the user file. Its `repr` shows no hash.
 
     `name` is in NFC. `h_a1` has the H(A1) in lower-case hex by the name of the algorithm, bound to `digest_realm`; an
-    account that cannot use Digest has neither.
+    account that cannot use Digest has neither. `entry_id` is the identity that the line gives the entry, empty if it
+    gives none.
     """
 
     name: str
     password_hash: str
     digest_realm: str | None = None
     h_a1: Mapping[str, str] = MappingProxyType({})
+    entry_id: bytes = b""
+
+    @property
+    def fingerprint(self) -> bytes:
+        """What a session has of its account; it changes with the password."""
+        return hashlib.sha256(self.password_hash.encode()).digest()[:ENTRY_BYTES]
+
+    @property
+    def entry(self) -> bytes:
+        """The identity of the entry, which stays when the password changes: a name that is removed and added again has
+        another one. The first password, as hashed, decides it.
+        """
+        return self.entry_id or self.fingerprint
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
         return [("name", self.name), ("digest_realm", self.digest_realm)]
@@ -158,38 +182,42 @@ def _decode_account(line: str, earlier: Mapping[str, Account]) -> Account:
     _about("the hash", check_hash, password_hash)
     if name in earlier:
         raise ValueError(f"the name {name!r} is on an earlier line already")
-    if not _DIGEST.match(field):
+    if not _PARTS.match(field):
         return Account(name, password_hash)
-    return Account(name, password_hash, *_about("the third field", _decode_digest, field))
+    return Account(name, password_hash, *_about("the third field", _decode_parts, field))
 
 
-def _decode_digest(field: str) -> tuple[str, Mapping[str, str]]:
-    """Return the realm and the H(A1)s of a line's third field."""
-    hashes: dict[str, str] = {}
+def _decode_parts(field: str) -> tuple[str | None, Mapping[str, str], bytes]:
+    """Return the realm, the H(A1)s and the identity of a line's third field."""
+    parts: dict[str, str] = {}
     rest = field
     while not rest.startswith("realm="):
         part, comma, rest = rest.partition(",")
-        algorithm, _, value = part.partition("=")
-        if algorithm not in _HEX_CHARS:
+        name, _, value = part.partition("=")
+        if name not in _HEX_CHARS:
             raise ValueError(f"has an unknown part; allowed: {', '.join([*_HEX_CHARS, 'realm'])}")
-        if algorithm in hashes:
-            raise ValueError(f"has {algorithm} twice")
-        if not re.fullmatch(f"[0-9A-Fa-f]{{{_HEX_CHARS[algorithm]}}}", value):
-            raise ValueError(f"does not have {_HEX_CHARS[algorithm]} hexadecimal digits after {algorithm}=")
+        if name in parts:
+            raise ValueError(f"has {name} twice")
+        value = value if comma else value.rstrip()
+        if not re.fullmatch(f"[0-9A-Fa-f]{{{_HEX_CHARS[name]}}}", value):
+            raise ValueError(f"does not have {_HEX_CHARS[name]} hexadecimal digits after {name}=")
+        parts[name] = value.lower()
         if not comma:
+            if [*parts] == ["id"]:
+                return None, MappingProxyType({}), bytes.fromhex(value)
             raise ValueError("has no realm; it ends with realm=<text>")
-        hashes[algorithm] = value.lower()
-    if not hashes:
-        raise ValueError(f"has a realm and no hash; it begins with {' or '.join(f'{name}=' for name in _HEX_CHARS)}")
+    entry_id = bytes.fromhex(parts.pop("id", ""))
+    if not parts:
+        raise ValueError(f"has a realm and no hash; it needs {' or '.join(f'{name}=' for name in HASHES)}")
     realm = rest.removeprefix("realm=")
     _about("has a realm that", _check_realm, realm)
-    return realm, MappingProxyType(hashes)
+    return realm, MappingProxyType(parts), entry_id
 
 
-_DIGEST = re.compile(rf"(?:{'|'.join(_HEX_CHARS)}|realm)=|.*,realm=")
-"""What a third field with hashes begins with. Another one is a comment, but for that with a misspelled algorithm."""
+_PARTS = re.compile(rf"(?:{'|'.join(HASHES)}|realm)=|.*,realm=|id=[0-9A-Fa-f]{{{_HEX_CHARS['id']}}}\s*(?:,|$)")
+"""What a third field with parts begins with. Another one is a comment, but for that with a misspelled part."""
 
-_HASH_IN_REALM = re.compile(rf",(?:{'|'.join(_HEX_CHARS)})=[0-9A-Fa-f]{{32}}")
+_PART_IN_REALM = re.compile(rf",(?:{'|'.join(_HEX_CHARS)})=[0-9A-Fa-f]{{32}}")
 
 
 def _check_realm(realm: str) -> None:
@@ -198,8 +226,8 @@ def _check_realm(realm: str) -> None:
     except ValueError:
         # That error quotes the text, which on a malformed line may be a hash.
         raise ValueError('is empty, or not printable ASCII without " and \\') from None
-    if _HASH_IN_REALM.search(realm):
-        raise ValueError("has a hash in it; realm=<text> is the last part of the field")
+    if _PART_IN_REALM.search(realm):
+        raise ValueError("has a hash or an id in it; realm=<text> is the last part of the field")
 
 
 def set_account(content: bytes, account: Account) -> bytes:
@@ -220,6 +248,18 @@ def set_account(content: bytes, account: Account) -> bytes:
     return b"".join([*lines, encoded, line_end])
 
 
+def put_password(content: bytes, accounts: Mapping[str, Account], account: Account) -> bytes:
+    """Return a user file with an account added, or its password replaced: then its entry keeps its identity.
+
+    Args:
+        content: the file.
+        accounts: its accounts.
+        account: as by `make_account`.
+    """
+    present = accounts.get(account.name)
+    return set_account(content, account if present is None else replace(account, entry_id=present.entry))
+
+
 def remove_account(content: bytes, name: str) -> bytes:
     """Return a user file without the line of an account; every other line stays the same, to the byte."""
     return b"".join(line for line in _split(content) if _name_in(line) != normalize(name))
@@ -238,15 +278,15 @@ def _comment_line(line: bytes, line_end: bytes) -> bytes:
     """Return the comment in the third field of an account's line, as a line; empty if there is none."""
     name, _, rest = line.strip().partition(b":")
     comment = rest.partition(b":")[2].strip()
-    return b"# " + name + b": " + comment + line_end if comment and not _DIGEST.match(decode_text(comment)) else b""
+    return b"# " + name + b": " + comment + line_end if comment and not _PARTS.match(decode_text(comment)) else b""
 
 
 def _encode_account(account: Account) -> bytes:
-    line = f"{account.name}:{account.password_hash}"
+    parts = [f"id={account.entry_id.hex()}"] if account.entry_id else []
     if account.h_a1:
-        hashes = (f"{algorithm}={value}" for algorithm, value in account.h_a1.items())
-        line += f":{','.join(hashes)},realm={account.digest_realm}"
-    return line.encode()
+        parts += [f"{algorithm}={value}" for algorithm, value in account.h_a1.items()]
+        parts.append(f"realm={account.digest_realm}")
+    return ":".join([account.name, account.password_hash, *([",".join(parts)] if parts else [])]).encode()
 
 
 def open_nonblocking(path: str, flags: int, *, folder: int | None = None) -> int:

@@ -1,6 +1,5 @@
 """The accounts of the user file, reloaded when it changes (reference: User file)."""
 
-import hashlib
 import hmac
 import os
 from collections.abc import Callable, Mapping
@@ -19,22 +18,23 @@ WATCH_INTERVAL_S = 0.5
 
 
 class _Accounts(Struct, frozen=True):
-    """The accounts of a file, the fingerprint of each for its sessions, and one hash of each cost."""
+    """The accounts of a file, the fingerprint and the entry of each, and one hash of each cost."""
 
     by_name: Mapping[str, Account]
     fingerprints: Mapping[str, bytes]
+    entries: Mapping[str, bytes]
     hash_by_cost: Mapping[str, str]
 
 
-def fingerprint_of(account: Account) -> bytes:
-    """Return the fingerprint that a session carries of its account; it changes with the password."""
-    return hashlib.sha256(account.password_hash.encode()).digest()[:16]
-
-
 def _index(by_name: Mapping[str, Account]) -> _Accounts:
-    fingerprints = {name: fingerprint_of(account) for name, account in by_name.items()}
+    fingerprints = {name: account.fingerprint for name, account in by_name.items()}
+    entries = {name: account.entry_id or fingerprints[name] for name, account in by_name.items()}
     hashes = [account.password_hash for account in by_name.values()] or [DUMMY_HASH]
-    return _Accounts(by_name, fingerprints, {cost_of(stored): stored for stored in hashes})
+    return _Accounts(by_name, fingerprints, entries, {cost_of(stored): stored for stored in hashes})
+
+
+def _is_same(old: Account, new: Account | None) -> bool:
+    return new is not None and (old.password_hash, old.entry) == (new.password_hash, new.entry)
 
 
 class UserDirectory:
@@ -42,7 +42,8 @@ class UserDirectory:
 
     Args:
         path: the user file; empty for no file and no accounts.
-        changed: called with the names of changed and removed accounts, and their new fingerprints or None.
+        changed: called with the names of accounts whose password or entry has changed, or that were removed, and the
+            accounts that they have now, or None.
 
     Attributes:
         version: differs after each reload.
@@ -50,7 +51,7 @@ class UserDirectory:
 
     _log = Logger()
 
-    def __init__(self, path: str, *, changed: Callable[[Mapping[str, bytes | None]], None] = lambda _: None) -> None:
+    def __init__(self, path: str, *, changed: Callable[[Mapping[str, Account | None]], None] = lambda _: None) -> None:
         self.path = path
         self._changed = changed
         self._accounts = _index({})
@@ -104,8 +105,8 @@ class UserDirectory:
         self.version += 1
         count = len(accounts.by_name)
         self._log.info("{path}: {users}", path=self.path, users="1 user" if count == 1 else f"{count} users")
-        now = accounts.fingerprints
-        self._changed({name: now.get(name) for name, old in before.fingerprints.items() if now.get(name) != old})
+        now = accounts.by_name
+        self._changed({name: now.get(name) for name, old in before.by_name.items() if not _is_same(old, now.get(name))})
         return True
 
     def _read(self) -> _Accounts | None:
@@ -120,6 +121,10 @@ class UserDirectory:
     def fingerprint(self, name: str) -> bytes | None:
         """Return the fingerprint of an account, None if there is no such account."""
         return self._accounts.fingerprints.get(name)
+
+    def entry(self, name: str) -> bytes | None:
+        """Return the identity of an account's entry, None if there is no such account."""
+        return self._accounts.entries.get(name)
 
     def revalidate(self, name: str) -> Revalidate:
         """Return a callback that returns whether the account still exists, with the same password."""

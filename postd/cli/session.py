@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 import click
 
 from postd.auth.user_file import check_name, load_accounts
-from postd.auth.users import fingerprint_of
 from postd.cli.options import format_table, pluralize, with_settings
 from postd.cli.passwords import require_valid
 from postd.cli.with_store import use_store
@@ -31,7 +30,7 @@ def list_sessions(*, loaded: LoadedSettings) -> None:
     """
     now = time.time()
     accounts = load_accounts(loaded.settings.users) if loaded.settings.users else None
-    fingerprints = {name: fingerprint_of(account) for name, account in (accounts or {}).items()}
+    fingerprints = {name: account.fingerprint for name, account in (accounts or {}).items()}
     providers = {one.id: one.policy.fingerprint for one in make_providers(loaded)}
 
     def is_valid(session: Session) -> bool:

@@ -9,7 +9,14 @@ import click
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
-from postd.auth.user_file import Account, check_name, decode_users, make_account, remove_account, set_account
+from postd.auth.user_file import (
+    Account,
+    check_name,
+    decode_users,
+    make_account,
+    put_password,
+    remove_account,
+)
 from postd.auth.user_file_editing import edit_user_file, load_user_file
 from postd.cli.options import format_table, pluralize, with_settings
 from postd.cli.passwords import ask_password, password_option, read_password, require_valid
@@ -185,7 +192,7 @@ def _set_password(
 
     def change(content: bytes, accounts: Mapping[str, Account]) -> bytes:
         check(name, accounts, file)
-        return set_account(content, account)
+        return put_password(content, accounts, account)
 
     _edit_file(file, change, f'{printable(name)}: {done}; Digest works in the realm "{settings.realm}"')
 

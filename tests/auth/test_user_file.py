@@ -16,12 +16,14 @@ import bcrypt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from postd.auth.user_file import (
     Account,
     check_name,
     decode_users,
     make_account,
+    put_password,
     read_user_file,
     remove_account,
     set_account,
@@ -37,9 +39,12 @@ MD5 = hashlib.md5(b"alice:postd:secret").hexdigest()
 SHA256 = hashlib.sha256(b"alice:postd:secret").hexdigest()
 DIGEST = f"MD5={MD5},SHA-256={SHA256},realm=postd"
 ALICE = Account("alice", BCRYPT, "postd", {"MD5": MD5, "SHA-256": SHA256})
+ENTRY = hashlib.sha256(b"an earlier hash").digest()[:16]
 
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters=":#"), min_size=1, max_size=20)
 COMMENTS = st.sampled_from([b"", b"  ", b"# kept", b"\t# a:b", b"#\xff"])
+REALMS = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"\\'), min_size=1)
+ENTRIES = st.binary(min_size=16, max_size=16) | st.just(b"")
 FILES = st.lists(
     st.tuples(COMMENTS | NAMES.map(lambda name: f"{name}:{BCRYPT}".encode()), st.sampled_from([b"\n", b"\r\n"]))
 ).map(lambda lines: b"".join(line + end for line, end in lines))
@@ -159,22 +164,54 @@ class DecodeUsersTests:
     @each(
         "field, why",
         [
-            (f"SHA-512-256={SHA256},realm=postd", "has an unknown part; allowed: MD5, SHA-256, realm"),
-            (f"md5={MD5},realm=postd", "has an unknown part; allowed: MD5, SHA-256, realm"),
-            (f"MD5={MD5},,realm=postd", "has an unknown part; allowed: MD5, SHA-256, realm"),
+            (f"SHA-512-256={SHA256},realm=postd", "has an unknown part; allowed: id, MD5, SHA-256, realm"),
+            (f"md5={MD5},realm=postd", "has an unknown part; allowed: id, MD5, SHA-256, realm"),
+            (f"MD5={MD5},,realm=postd", "has an unknown part; allowed: id, MD5, SHA-256, realm"),
+            (f"ID={ENTRY.hex()},{DIGEST}", "has an unknown part; allowed: id, MD5, SHA-256, realm"),
+            (f"id={ENTRY.hex()},id={ENTRY.hex()},{DIGEST}", "has id twice"),
+            (f"id={ENTRY.hex()},id={ENTRY.hex()}", "has id twice"),
+            (f"id={ENTRY.hex()[1:]},{DIGEST}", "does not have 32 hexadecimal digits after id="),
+            (f"id={ENTRY.hex()}0,{DIGEST}", "does not have 32 hexadecimal digits after id="),
+            (f"id=,{DIGEST}", "does not have 32 hexadecimal digits after id="),
+            (f"id={ENTRY.hex()},MD5={MD5}", "has no realm; it ends with realm=<text>"),
+            (f"id={ENTRY.hex()},", "has an unknown part"),
+            (f"id={ENTRY.hex()},realm=postd", "has a realm and no hash; it needs MD5= or SHA-256="),
+            (f"{DIGEST},id={ENTRY.hex()}", "has a realm that has a hash or an id in it; realm=<text> is the last"),
             (f"MD5={MD5},MD5={MD5},realm=postd", "has MD5 twice"),
             (f"MD5={MD5[:-1]},realm=postd", "does not have 32 hexadecimal digits after MD5="),
             (f"MD5={MD5}x,realm=postd", "does not have 32 hexadecimal digits after MD5="),
             (f"SHA-256={MD5},realm=postd", "does not have 64 hexadecimal digits after SHA-256="),
             (f"MD5={MD5}", "has no realm; it ends with realm=<text>"),
-            ("realm=postd", "has a realm and no hash; it begins with MD5= or SHA-256="),
+            ("realm=postd", "has a realm and no hash; it needs MD5= or SHA-256="),
             (f"MD5={MD5},realm=", "has a realm that is empty, or not printable ASCII"),
             (f'MD5={MD5},realm="x"', "has a realm that is empty, or not printable ASCII"),
-            (f"MD5={MD5},realm=postd,SHA-256={SHA256}", "has a realm that has a hash in it; realm=<text> is the last"),
+            (
+                f"MD5={MD5},realm=postd,SHA-256={SHA256}",
+                "has a realm that has a hash or an id in it",
+            ),
         ],
     )
     def test_malformed_third_field_is_refused(self, field: str, why: str) -> None:
         assert refusal(f"alice:{BCRYPT}:{field}").startswith(f"users: line 1: the third field {why}")
+
+    @each("field", [f"id={ENTRY.hex()},{DIGEST}", f"MD5={MD5},id={ENTRY.hex().upper()},SHA-256={SHA256},realm=postd"])
+    def test_line_may_give_its_entry_an_identity(self, field: str) -> None:
+        assert decode(f"alice:{BCRYPT}:{field}\n") == {"alice": replace(ALICE, entry_id=ENTRY)}
+        assert decode(f"alice:{BCRYPT}:{field}\n")["alice"].entry == ENTRY
+
+    @each("end", ["", " ", "\n", "\r\n"])
+    def test_entry_without_digest_may_have_an_identity(self, end: str) -> None:
+        assert decode(f"alice:{BCRYPT}:id={ENTRY.hex()}{end}") == {"alice": Account("alice", BCRYPT, entry_id=ENTRY)}
+
+    @each("comment", ["id=", "id=1000", f"id={ENTRY.hex()[1:]}", f"id={ENTRY.hex()} Alice", f"ID={ENTRY.hex()}"])
+    def test_comment_that_is_no_identity_stays_a_comment(self, comment: str) -> None:
+        assert decode(f"alice:{BCRYPT}:{comment}\n") == {"alice": Account("alice", BCRYPT)}
+
+    def test_entry_without_an_identity_has_that_of_its_hash(self) -> None:
+        assert len(ALICE.entry) == 16
+        assert ALICE.entry == ALICE.fingerprint == Account("bob", BCRYPT).fingerprint
+        assert replace(ALICE, entry_id=ENTRY).fingerprint == ALICE.fingerprint
+        assert Account("alice", "$2y$another").entry != ALICE.entry
 
     @given(st.binary() | st.text().map(str.encode) | st.text("a:=,\n\r\t #$").map(str.encode))
     def test_any_bytes_are_decoded_or_refused(self, content: bytes) -> None:
@@ -230,7 +267,7 @@ class MakeAccountTests:
             ("a:b", "secret", "postd", "the name has a colon"),
             ("alice", "", "postd", "the password is empty"),
             ("alice", "secret", 'a"b', "the realm is empty, or not printable"),
-            ("alice", "secret", f"x,MD5={MD5}", "the realm has a hash in it"),
+            ("alice", "secret", f"x,MD5={MD5}", "the realm has a hash or an id in it"),
         ],
     )
     def test_invalid_name_password_or_realm_is_refused(self, name: str, password: str, realm: str, why: str) -> None:
@@ -291,10 +328,47 @@ class EditingTests:
         assert remove_account(content, "Am\u00e9") == b""
         assert set_account(content, Account("Am\u00e9", BCRYPT)) == f"Am\u00e9:{BCRYPT}\n".encode()
 
-    @given(NAMES, st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"\\'), min_size=1))
-    def test_written_account_round_trips(self, name: str, realm: str) -> None:
-        account = Account(check_name(name), BCRYPT, realm, ALICE.h_a1)
-        assert decode(set_account(b"", account)) == {account.name: account}
+    @given(NAMES, REALMS, ENTRIES)
+    def test_written_account_round_trips(self, name: str, realm: str, entry_id: bytes) -> None:
+        for account in (
+            Account(check_name(name), BCRYPT, realm, ALICE.h_a1, entry_id),
+            Account(check_name(name), BCRYPT, entry_id=entry_id),
+        ):
+            content = set_account(b"", account)
+            assert decode(content) == {account.name: account}
+            assert set_account(content, account) == content
+
+    @given(st.text(st.sampled_from("id=,MD5SHA-26realm") | st.sampled_from("0f x"), max_size=60), REALMS, ENTRIES)
+    def test_any_third_field_is_parts_or_a_comment_or_refused(self, text: str, realm: str, entry_id: bytes) -> None:
+        for field in (text, f"id={entry_id.hex()},{text}", f"{text},MD5={MD5},realm={realm}"):
+            try:
+                account = decode(f"alice:{BCRYPT}:{field}\n")["alice"]
+            except ConfigError as error:
+                assert str(error).startswith("users: line 1: the third field ")
+                continue
+            assert (account.h_a1 == {}) is (account.digest_realm is None)
+            assert account.entry == (account.entry_id or account.fingerprint)
+            written = set_account(b"", account)
+            assert decode(written) == {"alice": account}
+
+    @given(
+        FILES,
+        st.lists(st.sampled_from([BCRYPT[:7] + letter + BCRYPT[8:] for letter in "wxyz"]), min_size=1, max_size=4),
+    )
+    def test_new_passwords_keep_the_entry(self, content: bytes, hashes: list[str]) -> None:
+        try:
+            before = decode(content)
+        except ConfigError:
+            return  # a name twice
+        for name, account in before.items():
+            changed = content
+            for stored in hashes:
+                changed = put_password(changed, decode(changed), replace(ALICE, name=name, password_hash=stored))
+                now = decode(changed)[name]
+                assert (now.password_hash, now.h_a1) == (stored, ALICE.h_a1)
+                assert now.entry == account.entry
+            again = put_password(remove_account(changed, name), {}, replace(account, password_hash=hashes[0]))
+            assert decode(again)[name].entry != account.entry
 
 
 def _others(content: bytes, name: str) -> list[bytes]:

@@ -9,6 +9,8 @@ import bcrypt
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
+from postd.auth.user_file import Account, decode_users, put_password
+from postd.auth.user_file_editing import edit_user_file
 from postd.auth.users import UserDirectory
 from postd.errors import ConfigError
 from postd.protocol.password import DUMMY_HASH, cost_of, verify_password
@@ -24,7 +26,7 @@ class UserDirectoryTests:
         return tmp_path / "users"
 
     @pytest.fixture
-    def changes(self) -> list[Mapping[str, bytes | None]]:
+    def changes(self) -> list[Mapping[str, Account | None]]:
         return []
 
     def make(self, file: Path, changes: list[Any] | None = None) -> UserDirectory:
@@ -93,7 +95,7 @@ class UserDirectoryTests:
     def test_empty_file_is_loaded_at_the_second_check(self, file: Path) -> None:
         """Programs that write in place, such as htpasswd, leave it empty for a moment, which must sign no user out."""
         file.write_text(ALICE)
-        changes: list[Mapping[str, bytes | None]] = []
+        changes: list[Mapping[str, Account | None]] = []
         users = self.make(file, changes)
         file.write_text("")
         assert not users.refresh()
@@ -144,7 +146,14 @@ class UserDirectoryTests:
         assert changes.pop() == {}
         file.write_text(ALICE_ANEW + BOB)
         users.refresh()
-        assert changes.pop() == {"alice": users.fingerprint("alice")}
+        assert changes.pop() == {"alice": users.get("alice")}
+        file.write_text(ALICE_ANEW.strip() + ":id=" + "0f" * 16 + "\n" + BOB)  # by hand: the entry of another account
+        users.refresh()
+        assert changes.pop() == {"alice": users.get("alice")}
+        assert users.entry("alice") == b"\x0f" * 16
+        file.write_text(ALICE_ANEW + BOB)
+        users.refresh()
+        assert [*changes.pop()] == ["alice"]
         file.write_text(ALICE_ANEW)
         users.refresh()
         assert changes.pop() == {"bob": None}
@@ -167,6 +176,20 @@ class UserDirectoryTests:
         file.write_text(ALICE)
         users.refresh()
         assert users.fingerprint("alice") == first
+
+    def test_entry_stays_when_the_password_changes(self, file: Path) -> None:
+        file.write_text(ALICE)
+        users = self.make(file)
+        first = users.entry("alice")
+        anew = decode_users(ALICE_ANEW.encode(), "")["alice"]
+        edit_user_file(file, lambda content, accounts: put_password(content, accounts, anew))
+        users.refresh()
+        assert users.fingerprint("alice") != first == users.entry("alice")
+        for content, entry in (("", None), (ALICE_ANEW, anew.fingerprint)):  # removed, and added again
+            file.write_text(content)
+            users.refresh()
+            users.refresh()  # an empty file is loaded at the second check
+            assert users.entry("alice") == entry
 
     def test_fingerprint_does_not_contain_the_hash(self, file: Path) -> None:
         file.write_text(ALICE)

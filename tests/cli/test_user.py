@@ -145,6 +145,18 @@ class PasswdTests:
         assert verify_password(accounts(users)["alice"].password_hash, "new")
         assert users.read_text().endswith("\n# kept\n")
 
+    def test_entry_keeps_its_identity_until_the_user_is_removed(self, users: Path) -> None:
+        add("alice")
+        entry = accounts(users)["alice"].entry
+        for password in ("new\n", "newer\n"):
+            postd("user", "passwd", "alice", "--password-stdin", "-u", "users", stdin=password)
+            assert f":id={entry.hex()},MD5=" in users.read_text()
+            assert accounts(users)["alice"].entry == entry
+        postd("user", "remove", "alice", "-u", "users")
+        add("alice")
+        assert "id=" not in users.read_text()
+        assert accounts(users)["alice"].entry != entry
+
     def test_unknown_user_is_refused(self, users: Path) -> None:
         assert (
             refusal("user", "passwd", "alice", "-u", "users")
