@@ -47,6 +47,7 @@ class Upkeep:
         self._store = store
         self._clock = clock
         self._reloaded = reloaded
+        self._version = users.version
         self._loops = {LoopingCall(self.watch_users): WATCH_INTERVAL_S, LoopingCall(self._purge): PURGE_EVERY_S}
         for loop in self._loops:
             loop.clock = clock
@@ -61,8 +62,10 @@ class Upkeep:
                 loop.stop()
 
     def watch_users(self) -> None:
-        """Reload the user file if it has changed."""
-        if self._users.refresh():
+        """Reload the user file if it has changed, and follow a reload that a request has caused."""
+        self._users.refresh()
+        if self._users.version != self._version:
+            self._version = self._users.version
             self._verifier.clear_cache()
             self._reloaded()
 

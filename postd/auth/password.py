@@ -172,15 +172,19 @@ class PasswordChecker(Checker):
         """
         check_lengths(credentials)
         name, password = normalize(credentials.username), normalize(credentials.password)
+        normalized = replace(credentials, username=name, password=password)
         account = self._users.get(name)
+        cached = self._verifier.check_cached(normalized, account.password_hash) if account else None
+        if not cached or credentials.scheme == "form":
+            self._users.recheck()  # another worker may have changed the password since
+            account, cached = self._users.get(name), None
         if account:
             stored = account.password_hash
         else:
             stored = self._users.dummy_hash(name, await self._store.key(DUMMY_HASH_KEY))
-        normalized = replace(credentials, username=name, password=password)
         try:
             attempt = await self._throttle.admit(login_keys(name, credentials.address))
-            cached = self._verifier.check_cached(normalized, stored)
+            cached = cached or self._verifier.check_cached(normalized, stored)
             done = cached and not attempt.needs_release
             right = done or await self._verify(normalized, stored, attempt, cached=cached, known=account is not None)
         except TooManyFailuresError as error:

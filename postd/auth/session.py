@@ -28,6 +28,9 @@ class Fingerprints(Protocol):
         it changes.
         """
 
+    def recheck(self) -> None:
+        """Load changes of the accounts now, which another process may have made."""
+
     def entry(self, name: str) -> bytes | None:
         """Return the identity of an account's entry, None if there is no such account. It stays when the password
         changes; tokens and passkeys belong to it.
@@ -125,11 +128,18 @@ class Sessions:
         session = await self._store.get_session(id_hash)
         if session is None or session.expires <= self._now():
             return None
+        if self._fingerprint(session) != session.fingerprint:
+            # Another worker may have changed the password, and kept the session in which its user asked for that.
+            self._users.recheck()
+            if self._fingerprint(session) != session.fingerprint:
+                return None
+        return session
+
+    def _fingerprint(self, session: Session) -> bytes | None:
+        """Return the present fingerprint of a session's account."""
         if session.provider:
-            fingerprint = self._providers.get(session.provider)
-        else:
-            fingerprint = self._users.fingerprint(session.username)
-        return session if fingerprint == session.fingerprint else None
+            return self._providers.get(session.provider)
+        return self._users.fingerprint(session.username)
 
     async def id_token_of(self, id_hash: bytes) -> str:
         """Return the ID token of a session, to sign its user out at the provider; empty for none.

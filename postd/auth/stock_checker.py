@@ -36,6 +36,9 @@ class AnyAccount:
         """Return the same fingerprint for each name."""
         return _FINGERPRINT
 
+    def recheck(self) -> None:
+        """Do nothing: accounts never change."""
+
     def entry(self, _name: str) -> bytes:
         """Return the same entry for each name."""
         return _FINGERPRINT

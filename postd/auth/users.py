@@ -80,8 +80,15 @@ class UserDirectory:
         if self.path and load_accounts(self.path) is None and self._was_read:
             raise ConfigError(self.path, "no longer exists")
 
-    def refresh(self) -> bool:
-        """Reload the file if it has changed; return whether it was reloaded. An invalid file changes nothing."""
+    def recheck(self) -> None:
+        """Reload the file now if it has changed, before a user is refused for what another process may have changed."""
+        self.refresh(periodic=False)
+
+    def refresh(self, *, periodic: bool = True) -> bool:
+        """Reload the file if it has changed; return whether it was reloaded. An invalid file changes nothing.
+
+        An empty file is loaded when a second periodic check finds it empty, too.
+        """
         signature = self._signature() if self.path else None
         if signature == self._loaded_signature:
             return False
@@ -96,9 +103,9 @@ class UserDirectory:
                 "user file not reloaded, keeping the last good one: {path} no longer exists", path=self.path
             )
             return False
-        if not accounts.by_name and self._accounts.by_name and not self._was_empty:
+        if not accounts.by_name and self._accounts.by_name and not (periodic and self._was_empty):
             # htpasswd truncates the file before it writes: check once more before all users are signed out.
-            self._was_empty, self._loaded_signature = True, None
+            self._was_empty, self._loaded_signature = self._was_empty or periodic, None
             return False
         self._was_empty = False
         before, self._accounts = self._accounts, accounts

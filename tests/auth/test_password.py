@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 import bcrypt
 import pytest
+from msgspec.structs import replace
 from pytest_twisted import ensureDeferred
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.internet import reactor as global_reactor
@@ -247,8 +248,8 @@ class CheckerLogins(Logins):
         throttle = make_throttle(self.api.store, self.clock)
         self.checker = PasswordChecker(self.users, verifier, throttle, store=self.api.store)
 
-    def check(self, *login: str) -> Any:
-        checking = self.checker.requestAvatarId(credentials(*login))
+    def check(self, *login: str, scheme: str = "basic") -> Any:
+        checking = self.checker.requestAvatarId(replace(credentials(*login), scheme=scheme))
         self.clock.advance(0)
         self.threads.run_waiting()
         self.clock.advance(0)
@@ -341,6 +342,15 @@ class CheckerTests:
         with pytest.raises(Refused):
             result_of(checking)
         assert logins.failures() == 0
+
+    def test_password_changed_by_another_process_is_judged_at_once(self, logins: CheckerLogins) -> None:
+        assert logins.check("alice", "secret") == b"alice"  # and is cached
+        logins.user_file.write_text(user_line("alice", "other"))
+        with pytest.raises(Refused):
+            logins.check("alice", "secret", scheme="form")
+        assert logins.check("alice", "other") == b"alice"
+        logins.user_file.write_text(user_line("carol", "new"))
+        assert logins.check("carol", "new") == b"carol"
 
     def test_success_resets_failures_of_the_address(self, logins: CheckerLogins) -> None:
         for _ in range(5):

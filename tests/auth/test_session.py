@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.internet.defer import Deferred
 from zope.interface.verify import verifyObject
@@ -90,6 +91,20 @@ class SessionsTests:
         assert users.refresh()
         assert result_of(sessions.use(alice)) is None
         assert result_of(sessions.use(bob)).username == "bob"
+
+    def test_session_stored_with_a_new_fingerprint_lives_in_a_worker_that_has_not_reloaded_yet(
+        self, api: InMemoryApi, sessions: Sessions, users: UserDirectory, file: Path
+    ) -> None:
+        kept, other = self.begin(api, sessions), self.begin(api, sessions)
+        file.write_text(user_line("alice", "other"))
+        elsewhere = UserDirectory(str(file))
+        elsewhere.load()
+        session = result_of(api.store.get_session(kept))
+        changed = replace(session, fingerprint=elsewhere.fingerprint("alice"))
+        run(api, api.store.add_session(kept, changed, in_place_of=[kept]))
+        assert result_of(sessions.find(kept)) == changed
+        assert users.fingerprint("alice") == changed.fingerprint
+        assert result_of(sessions.find(other)) is None
 
     def test_removed_user_gets_no_session(
         self, api: InMemoryApi, sessions: Sessions, users: UserDirectory, file: Path

@@ -109,6 +109,21 @@ class UserDirectoryTests:
         assert not users.refresh()
         assert [set(names) for names in changes] == [set(), {"alice", "bob"}]
 
+    def test_empty_file_is_not_loaded_by_requests(self, file: Path) -> None:
+        file.write_text(ALICE)
+        users = self.make(file)
+        file.write_text("")
+        for _ in range(3):
+            users.recheck()
+        assert not users.refresh()  # the first periodic check
+        users.recheck()
+        assert self.names(users) == {"alice"}
+        file.write_text(ALICE + BOB)
+        users.recheck()
+        assert self.names(users) == {"alice", "bob"}
+        file.write_text("")
+        assert [users.refresh(), users.refresh()] == [False, True]
+
     def test_change_with_equal_size_and_time_is_detected(self, file: Path) -> None:
         """As by `cp -p`, `rsync -t`, and editors that restore the time."""
         file.write_text(ALICE)
@@ -272,6 +287,18 @@ class UserDirectoryTests:
 
 class WatchTests:
     """`Authentication` checks the file periodically."""
+
+    def test_reload_for_a_request_is_followed_by_the_next_check(self, tmp_path: Path) -> None:
+        (tmp_path / "users").write_text(ALICE)
+        with capturedLogs() as events:
+            api = InMemoryApi(tmp_path)
+            assert ask(api, "GET", "/basic", None, {"Authorization": "Basic YWxpY2U6c2VjcmV0"}).status == 200
+            (tmp_path / "users").write_text("")
+            api.logins.context.users.refresh()
+            api.logins.context.users.refresh()
+            api.clock.pump([1, 1])
+        assert sum("no user can sign in" in (formatEvent(event) or "") for event in events) == 1
+        api.close()
 
     def test_missing_file_is_warned_of_once(self, tmp_path: Path) -> None:
         with capturedLogs() as events:
