@@ -200,10 +200,7 @@ class LoginViews:
         if any(len(values) != 1 or not values[0] for values in named):
             raise Refused("a field is missing, empty or there twice")
         (username,), (password,) = named
-        address = self._clients.address(request)
-        credentials = PasswordCredentials("form", username, password, address, lambda: request.channel is not None)
-        request.authentication = AuthenticationResult("form", None)  # for the log, if the client disconnects
-        return await run_to_completion(self._portal.authenticate(credentials))
+        return await check_password(self._portal, self._clients, request, username, password)
 
     async def show_session(self, request: Request) -> Response:
         """Return the name of the user who is signed in; a page that asks does not prolong the session."""
@@ -246,6 +243,20 @@ class LoginViews:
 
     def _redirect_to_next(self, back: bytes | None) -> Response:
         return self._to_after if back is None else make_redirect(back)
+
+
+async def check_password(
+    portal: CoroutinePortal, clients: PeerResolver, request: Request, username: str, password: str
+) -> Identity:
+    """Return the identity that a name and a password in a form prove.
+
+    Raises:
+        Exception: as `CoroutinePortal.authenticate`.
+    """
+    address = clients.address(request)
+    credentials = PasswordCredentials("form", username, password, address, lambda: request.channel is not None)
+    request.authentication = AuthenticationResult("form", None)  # for the log, if the client disconnects
+    return await run_to_completion(portal.authenticate(credentials))
 
 
 def sign_out_origins(providers: "Mapping[str, Provider]") -> list[str]:

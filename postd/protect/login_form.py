@@ -5,11 +5,11 @@ the request that signs in, and never in a URL. It is not sent again by itself: t
 (`ProtectedResource.resume`), or the user presses a button.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from html import escape
 from http import HTTPStatus
 from string import Template
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from postd.http.errors import Problem
 from postd.http.interface import Request
@@ -88,7 +88,7 @@ class LoginForm:
         back = decode_next(fields)
         user = fields.get("username", [""])[0]
         again = bool(why) and failed
-        alert = _ALERT.substitute(why=escape(why)) if why else ""
+        alert = make_alert(why) if why else ""
         buttons = "" if browser is None else self._make_buttons(fields, back)
         below = ("" if browser is None else self._links) + self._below_form
         if buttons and not self._has_accounts():
@@ -101,7 +101,7 @@ class LoginForm:
             hidden["form"] = fields["form"][0]
         parts = {
             "login": escape(self._login),
-            "next": _hide(hidden),
+            "next": make_hidden(hidden),
             "notice": notice,
             "alert": alert,
             "username": f' value="{escape(user)}"' if again else "" if notice else " autofocus",
@@ -127,8 +127,8 @@ class LoginForm:
             links.append(_send_again(back, carried))
         return "".join(links)
 
-    def carry(self, request: Request, challenge: bytes) -> Response | None:
-        """Return the page with the form that carries the form of a request, a 401.
+    def carry(self, request: Request, challenge: bytes, *, without: Collection[str] = ()) -> Response | None:
+        """Return the page with the form that carries the form of a request, `without` some fields, a 401.
 
         None if the request is not the form of a browser, or too large, or was sent by a page of another site.
         """
@@ -141,6 +141,11 @@ class LoginForm:
             self._clients.refuse_cross_site(request)
         except Problem:
             return None
+        if without:
+            rest = {name: values for name, values in decode_fields(body).items() if name not in without}
+            body = urlencode(rest, doseq=True).encode("ascii")
+            if not rest:
+                return None
         request.add_header(b"Vary", b"Accept")
         fields = {"next": [request.uri.decode("latin-1")], "form": [body.decode("latin-1")]}
         headers = {**PAGE_HEADERS, b"WWW-Authenticate": challenge}
@@ -159,11 +164,17 @@ class LoginForm:
 
 
 def _send_again(path: bytes, form: Mapping[str, list[str]]) -> str:
-    fields = "".join(_hide({name: value}) for name, values in form.items() for value in values)
+    fields = "".join(make_hidden({name: value}) for name, values in form.items() for value in values)
     return _SEND_AGAIN.substitute(path=escape(path.decode("ascii")), fields=fields)
 
 
-def _hide(fields: Mapping[str, str]) -> str:
+def make_alert(why: str) -> str:
+    """Return an alert, with the id `alert`."""
+    return _ALERT.substitute(why=escape(why))
+
+
+def make_hidden(fields: Mapping[str, str]) -> str:
+    """Return hidden fields of a form."""
     return "".join(_HIDDEN.substitute(name=escape(name), value=escape(value)) for name, value in fields.items())
 
 

@@ -4,6 +4,7 @@
 |---|---|---|
 | `/post`, and all below | `posts.PostApi` | `[api]`: the read rule for GET and HEAD, the write rule for the rest |
 | `/`, `/login`, `/logout` | `scheme_pages.SchemePages`, with the views of `postd.protect.login` | |
+| `/account`, and below | `SchemePages`, with those of `postd.protect.account` | a session |
 | `/home` | `name_pages.Home` | a session |
 | `/board`, `/board/<id>`, `/board/<id>/delete` | `board.views.Board`, if it is enabled | the rules of `/post` |
 | the path of a `[[page]]`, and all below | `folder.Folder` or `name_pages.show_name` | its rule |

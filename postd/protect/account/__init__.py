@@ -1,1 +1,1 @@
-"""The pages on which users manage their accounts."""
+"""The pages on which users manage their accounts (reference: Accounts)."""

@@ -9,7 +9,9 @@ from postd.auth.portal import CoroutinePortal
 from postd.auth.session import SessionChecker, Sessions
 from postd.auth.stock_checker import StockChecker
 from postd.defaults import SESSION_IDLE_S, SESSION_LIFETIME_S, SESSIONS_PER_ACCOUNT
+from postd.protect.account.base import AccountArea
 from postd.protect.account.options import AccountOptions
+from postd.protect.account.pages import make_account_pages
 from postd.protect.cookie import SessionReader, below
 from postd.protect.guard import ProtectedResource
 from postd.protect.login import LoginViews, sign_out_origins
@@ -112,6 +114,8 @@ class Form(Scheme, frozen=True):
             providers={one.id: one.name for one in self.providers},
         )
 
+        reader = SessionReader(context.realm, self.sign_in, form)
+
         def make_pages(portal: CoroutinePortal, resources: Sequence[ProtectedResource]) -> Mapping[str, Page]:
             views = LoginViews(
                 portal,
@@ -125,11 +129,26 @@ class Form(Scheme, frozen=True):
                 resources=resources,
                 providers=providers,
             )
-            return {**views.pages(), **self._make_pages_of(providers, views, portal, context)}
+            area = AccountArea(
+                portal,
+                sessions,
+                context.clients,
+                options=self.accounts,
+                reader=reader,
+                form=form,
+                realm=context.realm,
+                sign_in=self.sign_in,
+                providers=providers,
+                now=context.clock.seconds,
+            )
+            return {
+                **views.pages(),
+                **self._make_pages_of(providers, views, portal, context),
+                **make_account_pages(area, self.after),
+            }
 
         # The form checks passwords even if no rule has "session".
         checkers: tuple[Checker, ...] = (SessionChecker(sessions), passwords)
-        reader = SessionReader(context.realm, self.sign_in, form)
         if not providers:
             return SchemeParts(checkers, reader=reader, make_pages=make_pages)
         from postd.auth.sign_in import AuthorizationCodeChecker  # noqa: PLC0415 - for providers alone

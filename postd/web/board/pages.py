@@ -2,16 +2,15 @@
 
 import json
 from collections.abc import Collection, Sequence
-from datetime import UTC, datetime
 from html import escape
 from string import Template
 
 from msgspec import Struct
 
 from postd.http.pages.template import STYLE, fill_page, make_policy, read_file
+from postd.http.pages.times import make_time
 from postd.model import POST_MAX_CHARS, PostDetails
 from postd.protocol.bearer import has_issuer
-from postd.protocol.timestamp import format_timestamp
 from postd.web.board.links import HOST_PATTERN, URL_PATTERN, link_urls
 from postd.web.feed import PATH as FEED_PATH
 
@@ -55,8 +54,6 @@ _DONE = {
     "gone": "The post was already deleted.",
 }
 """Messages after a change, by the value of `?done`."""
-
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 class Draft(Struct, frozen=True):
@@ -253,10 +250,10 @@ def _make_about(post: PostDetails, reader: Reader, *, tools: str) -> str:
     if post.created is None:
         label = f'<span class="unseen">Post </span>#{post.id}'
     else:
-        label = f'<span class="unseen">Post {post.id}, </span>{_make_time(post.created, reader.now)}'
+        label = f'<span class="unseen">Post {post.id}, </span>{make_time(post.created, reader.now)}'
     edited = ""
     if post.updated is not None and post.updated != post.created:
-        edited = f'<span class="edited">edited {_make_time(post.updated, reader.now)}</span>'
+        edited = f'<span class="edited">edited {make_time(post.updated, reader.now)}</span>'
     author = _make_author(post.author) if post.author is not None and reader.sees_authors else ""
     return _ABOUT.substitute(id=post.id, author=author, label=label, edited=edited, tools=tools)
 
@@ -266,25 +263,6 @@ def _make_author(account: str) -> str:
     issuer, _, name = account.partition("#") if has_issuer(account) else ("", "", account)
     of_issuer = f'<span class="issuer">{escape(issuer.partition("://")[2] or issuer)}</span>' if issuer else ""
     return f'<strong class="author" dir="auto">{escape(name)}</strong>{of_issuer}'
-
-
-def _make_time(milliseconds: int, now: int) -> str:
-    """Render a time, relative to now."""
-    then = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    title = then.strftime("%Y-%m-%d %H:%M:%S UTC")
-    words = _say_when(then, (now - milliseconds) // 1000)
-    return f'<time datetime="{format_timestamp(milliseconds)}" title="{title}">{words}</time>'
-
-
-def _say_when(then: datetime, ago_s: int) -> str:
-    """Return a time in words; `board.js` has the same words."""
-    minutes, hours, days = ago_s // 60, ago_s // 3600, ago_s // 86400
-    if days >= 7:
-        return f"{then.day} {_MONTHS[then.month - 1]} {then.year}"
-    for number, unit in ((days, "d"), (hours, "h"), (minutes, "min")):
-        if number > 0:
-            return f"{number} {unit} ago"
-    return "just now"
 
 
 def _make_add_form(reader: Reader, draft: Draft, key: str) -> str:

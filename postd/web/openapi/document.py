@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from postd.http.responses import phrase
 from postd.protect.schemes.interface import SchemeDescription
-from postd.web.openapi import board, feed, login, metadata, posts
+from postd.web.openapi import account, board, feed, login, metadata, posts
 from postd.web.openapi.components import (
     ERROR_HEADERS,
     ERRORS,
@@ -35,6 +35,7 @@ SECTIONS = (
     ("Changes", "The changes of the posts, as a stream.", posts.CHANGES),
     ("Feed", "The newest posts for feed readers.", feed.OPERATIONS),
     ("Session", "Sign in by form, which exchanges a password for a session cookie, and sign out.", login.OPERATIONS),
+    ("Account", "Pages on which users manage their accounts.", account.OPERATIONS),
     ("Board", "Pages with the posts.", board.OPERATIONS),
     ("Metadata", "Descriptions of this service.", metadata.OPERATIONS),
 )

@@ -1,0 +1,283 @@
+"""What the pages below `/account` have in common: the visitor, the frame of a page, and a recent sign-in.
+
+Only a session counts there, no other credentials. A page has a view for GET, and one for the form that POST sends;
+`AccountArea.make_page` puts the same checks before both. `AccountTask` is the base of what users can do there.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from html import escape
+from http import HTTPStatus
+from string import Template
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import quote
+
+from msgspec import Struct
+from twisted.internet.defer import CancelledError
+
+from postd.auth.credentials import Refused
+from postd.auth.identity import AuthenticationResult
+from postd.auth.portal import CoroutinePortal
+from postd.auth.session import Sessions
+from postd.http.errors import Advice, Problem, make_problem_response
+from postd.http.interface import Request
+from postd.http.pages.template import STYLE, fill_page, make_policy, read_file
+from postd.http.peer import PeerResolver
+from postd.http.responses import HTML, PAGE_HEADERS, Response, make_redirect, make_response
+from postd.http.urlencoded import decode_form, decode_query
+from postd.http.views import View as PageView
+from postd.protect.account.options import AccountOptions
+from postd.protect.cookie import SessionReader, below, decode_session_cookies, expire_session_cookie
+from postd.protect.guard import outcome_of
+from postd.protect.login import check_password
+from postd.protect.login_form import LoginForm, make_alert
+from postd.protect.pages import Page
+from postd.protocol.session import Session
+
+if TYPE_CHECKING:
+    from postd.auth.sign_in import Provider
+
+SECRET_FIELDS = frozenset({"password", "present", "new", "again"})
+"""Fields of forms that no page repeats."""
+
+FORM = "account"
+"""The path of the first page, below that of the sign-in form; the paths of all others begin with it."""
+
+Fields = Mapping[str, list[str]]
+"""The fields of a form, each with its values."""
+
+_STYLE = STYLE + read_file(__package__, "account.css")
+_POLICY = make_policy(_STYLE)
+_HEADING = Template("<header>\n$site<h1>$title</h1>\n</header>\n$back")
+_BACK = Template('<p class="back"><a href="$path">Account</a></p>\n')
+_DONE = Template('<p id="done" class="done" role="status" tabindex="-1">$message</p>\n')
+
+
+class Visitor(Struct, frozen=True):
+    """The user of a page: the session of the request, and the hash of its identifier."""
+
+    id_hash: bytes
+    session: Session
+
+    @property
+    def account(self) -> str:
+        """The account."""
+        return self.session.username
+
+    @property
+    def issuer(self) -> str:
+        """The issuer of the account, empty for an account of this server."""
+        return self.account.partition("#")[0] if self.session.provider else ""
+
+    @property
+    def name(self) -> str:
+        """The name for people."""
+        return self.session.shown_name or self.account[len(self.issuer) + 1 if self.issuer else 0 :]
+
+
+View = Callable[[Request, Visitor], Awaitable[Response]]
+"""Returns a page."""
+
+FormView = Callable[[Request, Visitor, Fields], Awaitable[Response]]
+"""Handles a form."""
+
+
+class AccountArea:
+    """The common part of the pages.
+
+    Args:
+        portal: checks sessions and passwords.
+        sessions: the sessions.
+        clients: resolves client and origin of requests.
+        options: what users may change.
+        reader: redirects to the sign-in form.
+        form: the sign-in form, which carries forms.
+        realm: the name of the site.
+        sign_in: the path of the sign-in form.
+        providers: the OpenID providers, by their ids.
+        now: the clock of the dates in the store, in seconds since the epoch.
+    """
+
+    def __init__(  # noqa: PLR0913 - all that the pages need
+        self,
+        portal: CoroutinePortal,
+        sessions: Sessions,
+        clients: PeerResolver,
+        *,
+        options: AccountOptions,
+        reader: SessionReader,
+        form: LoginForm,
+        realm: str,
+        sign_in: str,
+        providers: "Mapping[str, Provider]",
+        now: Callable[[], float],
+    ) -> None:
+        self.sessions, self.clients, self.options, self.providers, self.now = sessions, clients, options, providers, now
+        self._portal, self._reader, self._form, self._realm = portal, reader, form, realm
+        self._sign_in = sign_in
+
+    def path(self, name: str) -> str:
+        """Return the path of a page, such as `account/tokens`."""
+        return below(self._sign_in, name)
+
+    def make_page(self, get: View | None = None, post: FormView | None = None) -> Page:
+        """Return a page with these views, for visitors alone.
+
+        A form that a page of another site sends is refused before anything else.
+        """
+        views: dict[bytes, PageView] = {}
+        if get is not None:
+            views[b"GET"] = self._shown(get)
+        if post is not None:
+            views[b"POST"] = self._handled(post)
+        return Page(views, self.clients)
+
+    def _shown(self, view: View) -> PageView:
+        async def show(request: Request) -> Response:
+            visitor = await self.visit(request)
+            return await view(request, visitor) if isinstance(visitor, Visitor) else visitor
+
+        return show
+
+    def _handled(self, view: FormView) -> PageView:
+        async def handle(request: Request) -> Response:
+            self.clients.refuse_cross_site(request)
+            visitor = await self.visit(request)
+            return await view(request, visitor, decode_form(request)) if isinstance(visitor, Visitor) else visitor
+
+        return handle
+
+    async def visit(self, request: Request) -> Visitor | Response:
+        """Return the visitor, or the response to a request without a session.
+
+        Raises:
+            StoreUnavailableError: the session cannot be looked up.
+        """
+        request.add_header(b"Vary", b"Cookie")
+        credentials = decode_session_cookies(request)
+        if credentials is None:
+            return self._turn_away(request)
+        request.authentication = AuthenticationResult("session", None)  # for the log, if the client disconnects
+        try:
+            identity = await self._portal.authenticate(credentials)
+            found = await self.sessions.find_only(credentials.id_hashes)
+        except Exception as error:
+            request.authentication = AuthenticationResult("session", outcome_of(error))
+            if isinstance(error, Refused):
+                return self._turn_away(request)
+            raise
+        if found is None:  # it has just ended
+            return self._turn_away(request)
+        request.authentication = AuthenticationResult("session", "accepted", identity.account, identity)
+        return Visitor(*found)
+
+    def _turn_away(self, request: Request) -> Response:
+        """Return the redirect to the sign-in form, or for a browser's form the sign-in form that carries it."""
+        if request.method != b"POST":
+            return self._reader.redirect_to_sign_in(request, request.uri)
+        if decode_session_cookies(request) is not None:
+            expire_session_cookie(request)
+        challenge = self._reader.challenge
+        carrying = self._form.carry(request, challenge, without=SECRET_FIELDS)
+        if carrying is not None:
+            return carrying
+        problem = Problem(401, "There is no session.", headers={b"WWW-Authenticate": challenge})
+        back = quote(self.path(FORM), safe="/")
+        return make_problem_response(request, problem, Advice("", f"{self._sign_in}?next={back}", "Sign in"))
+
+    def page(  # noqa: PLR0913 - most have their defaults
+        self,
+        status: HTTPStatus,
+        title: str,
+        content: str,
+        *,
+        alert: str = "",
+        script: str | None = None,
+        headers: Mapping[bytes, bytes] = PAGE_HEADERS,
+    ) -> Response:
+        """Return a page, with plain text in title and alert, HTML in its content, and a script.
+
+        An alert has the id `alert`, for `aria-describedby` of the field that is wrong.
+        """
+        site = f'<p class="site">{escape(self._realm)}</p>\n' if self._realm else ""
+        back = "" if title == TITLE else _BACK.substitute(path=escape(self.path(FORM)))
+        heading = _HEADING.substitute(site=site, title=escape(title), back=back)
+        ending = "" if script is None else f"<script>{script}</script>\n"
+        body = fill_page(
+            title,
+            (make_alert(alert) if alert else "") + content + ending,
+            site_name=self._realm,
+            style=_STYLE,
+            heading=heading,
+        )
+        policy = _POLICY if script is None else make_policy(_STYLE, script)
+        return make_response(status, HTML, body, {**headers, b"Content-Security-Policy": policy})
+
+    def redirect(self, name: str, done: str = "") -> Response:
+        """Return the redirect to a page after a change; `done` names the message that it shows (`message`)."""
+        query = f"?done={done}#done" if done else ""
+        return make_redirect(f"{self.path(name)}{query}".encode("ascii"), HTTPStatus.SEE_OTHER)
+
+    def message(self, request: Request, messages: Mapping[str, str]) -> str:
+        """Return the message after a change, as HTML: that of `messages` which `?done` names, or none."""
+        message = messages.get(decode_query(request).get("done", [""])[0], "")
+        return _DONE.substitute(message=message) if message else ""
+
+    async def check_password(self, request: Request, visitor: Visitor, password: str) -> None:
+        """Check the password of a visitor as a sign-in does: it is throttled, and failures are logged.
+
+        Raises:
+            Refused: it is wrong.
+            TooManyFailuresError: there were too many failures.
+            StoreUnavailableError: the throttle's counts cannot be read or written.
+        """
+        accepted = request.authentication
+        try:
+            identity = await check_password(self._portal, self.clients, request, visitor.account, password)
+        except CancelledError:
+            raise
+        except Exception as error:
+            request.authentication = AuthenticationResult("form", outcome_of(error))
+            raise
+        if identity.account != visitor.account:
+            raise Refused("the password is another user's", visitor.account, known=True)
+        request.authentication = accepted
+
+
+TITLE = "Your account"
+"""The title of the first page."""
+
+
+class AccountTask:
+    """What users can do on some of the pages.
+
+    Attributes:
+        name: the path of its first page, below that of the sign-in form.
+        title: the title of that page.
+        area: the common part.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+
+    def __init__(self, area: AccountArea) -> None:
+        self.area = area
+
+    def pages(self) -> Mapping[str, Page]:
+        """Return the pages by their paths below that of the sign-in form."""
+        raise NotImplementedError
+
+    async def describe(self, visitor: Visitor) -> str | None:
+        """Return a sentence for the first page, as plain text; None if the task is not for this visitor."""
+        raise NotImplementedError
+
+
+def require(fields: Fields, name: str) -> str:
+    """Return the value of a field.
+
+    Raises:
+        Problem: 400, it is missing or repeated.
+    """
+    values = fields.get(name, [])
+    if len(values) != 1:
+        raise Problem(400, f"The form must have {name!r} once.")
+    return values[0]
