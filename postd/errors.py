@@ -110,6 +110,14 @@ class StoreFullError(StoreUnavailableError):
     """The store is out of space; reads still work."""
 
 
+class PasswordChangedError(PostdError):
+    """The password of an account was changed by another edit of the user file, or the account was removed."""
+
+
+class UserFileError(_ReasonError):
+    """The user file cannot be written; `why` is for the log."""
+
+
 class TooManyFailuresError(PostdError):
     """Too many logins have failed; further attempts are refused for `retry_after_s` seconds.
 

@@ -122,6 +122,18 @@ class PasswordVerifier:
             self._cache.put((credentials.username, stored), digest, until=now + CACHE_TTL_S)
         return right
 
+    async def run(self, address: str, function: Callable[[], T]) -> T:
+        """Run a function in the threads, in the turn of a client.
+
+        Raises:
+            LoginsBusyError: too many passwords wait.
+        """
+        try:
+            async with self._slots.slot(client_network(address), is_wanted=lambda: True):
+                return await self._threads.run(function)
+        except (MemoryError, ServerBusyError):
+            raise LoginsBusyError from None
+
     async def _verify(self, key: tuple[str, bytes], password: str, stored: str, deadline: float) -> bool:
         waiting = self._waiting[key]
         try:

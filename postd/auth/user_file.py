@@ -26,7 +26,6 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from postd.errors import ConfigError
 from postd.protocol.digest import HASHES, check_realm, h_a1
@@ -246,18 +245,6 @@ def set_account(content: bytes, account: Account) -> bytes:
     if lines and not lines[-1].endswith(b"\n"):
         lines.append(line_end)
     return b"".join([*lines, encoded, line_end])
-
-
-def put_password(content: bytes, accounts: Mapping[str, Account], account: Account) -> bytes:
-    """Return a user file with an account added, or its password replaced: then its entry keeps its identity.
-
-    Args:
-        content: the file.
-        accounts: its accounts.
-        account: as by `make_account`.
-    """
-    present = accounts.get(account.name)
-    return set_account(content, account if present is None else replace(account, entry_id=present.entry))
 
 
 def remove_account(content: bytes, name: str) -> bytes:

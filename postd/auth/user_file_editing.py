@@ -15,8 +15,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path, PurePath
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from postd.auth.user_file import USER_FILE_MAX_BYTES, Account, decode_users, open_nonblocking, read_user_file
+from postd.auth.user_file import (
+    USER_FILE_MAX_BYTES,
+    Account,
+    decode_users,
+    open_nonblocking,
+    read_user_file,
+    set_account,
+)
 from postd.errors import ConfigError
 
 _MODE = 0o600
@@ -38,6 +46,10 @@ class Edited(Struct, frozen=True):
     was_mode: int | None
 
 
+class LockedError(Exception):
+    """Another process is editing the file."""
+
+
 class _Place(Struct, frozen=True):
     """A resolved path: the descriptor of the folder (`O_PATH`), and the name in it, which need not exist."""
 
@@ -45,7 +57,7 @@ class _Place(Struct, frozen=True):
     name: str
 
 
-def edit_user_file(path: Path, change: Callable[[bytes, Mapping[str, Account]], bytes]) -> Edited:
+def edit_user_file(path: Path, change: Callable[[bytes, Mapping[str, Account]], bytes], *, wait: bool = True) -> Edited:
     """Change the user file, or create it.
 
     Edits are serialized, also between processes; readers get either the old content or the new. The file is synced to
@@ -57,13 +69,15 @@ def edit_user_file(path: Path, change: Callable[[bytes, Mapping[str, Account]], 
         path: the file, or a link to it. Its folder must exist.
         change: called with the content and its accounts, both empty for a new file; returns the new content. If it
             raises, nothing is written.
+        wait: whether to wait for another process that is editing the file.
 
     Raises:
+        LockedError: another process is editing the file.
         ConfigError: the file cannot be read or written, is invalid, or is behind another user's link; nothing was
             written.
     """
     try:
-        with _follow(path) as place, _lock(place.folder) as folder:
+        with _follow(path) as place, _lock(place.folder, wait=wait) as folder:
             content, before = _read(path, place)
             changed = change(content or b"", decode_users(content or b"", str(path)))
             if len(changed) > USER_FILE_MAX_BYTES:
@@ -76,6 +90,41 @@ def edit_user_file(path: Path, change: Callable[[bytes, Mapping[str, Account]], 
         raise ConfigError(str(path), "belongs to another user; run the command as that user or as root") from None
     was_mode = before.st_mode & 0o7777 if before is not None and before.st_mode & _OTHERS else None
     return Edited(created=before is None, was_mode=was_mode)
+
+
+def put_password(
+    content: bytes, accounts: Mapping[str, Account], account: Account, check: Callable[[Account | None], None]
+) -> bytes:
+    """Return a user file with an account added, or its password replaced: then its entry keeps its identity.
+
+    Args:
+        content: the file.
+        accounts: its accounts.
+        account: as by `make_account`.
+        check: called with the account that the file has, None if it has none; it may raise.
+    """
+    present = accounts.get(account.name)
+    check(present)
+    return set_account(content, account if present is None else replace(account, entry_id=present.entry))
+
+
+def find_write_problem(path: Path) -> str | None:
+    """Return why the user file cannot be edited, None if nothing is seen that prevents it. Nothing is written."""
+    try:
+        with _follow(path) as place:
+            before = _read(path, place)[1]
+            owner = os.geteuid() if before is None else before.st_uid
+            if os.geteuid() not in (0, owner):
+                return f"belongs to {_user(owner)}, and this process is of {_user(os.geteuid())}"
+            if os.fstatvfs(place.folder).f_flag & os.ST_RDONLY:
+                return "its folder cannot be written: it is on a read-only file system"
+            if not os.access(".", os.R_OK | os.W_OK | os.X_OK, dir_fd=place.folder, effective_ids=True):
+                return f"its folder cannot be written by {_user(os.geteuid())}: each change replaces the file"
+    except OSError as error:
+        return f"cannot be written: {error.strerror}"
+    except ConfigError as error:
+        return error.why
+    return None
 
 
 def load_user_file(path: Path) -> bytes | None:
@@ -98,11 +147,14 @@ class _NotOwnerError(Exception):
 
 
 @contextmanager
-def _lock(folder: int) -> Iterator[int]:
+def _lock(folder: int, *, wait: bool) -> Iterator[int]:
     """Hold a lock on the folder, and give a descriptor of it. Locking the folder needs no lock file."""
     descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise LockedError from None
         yield descriptor
     finally:
         os.close(descriptor)

@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,10 +15,9 @@ from postd.auth.user_file import (
     check_name,
     decode_users,
     make_account,
-    put_password,
     remove_account,
 )
-from postd.auth.user_file_editing import edit_user_file, load_user_file
+from postd.auth.user_file_editing import edit_user_file, load_user_file, put_password
 from postd.cli.options import format_table, pluralize, with_settings
 from postd.cli.passwords import ask_password, password_option, read_password, require_valid
 from postd.cli.with_store import prepare_store, use_store, use_stores
@@ -55,8 +55,8 @@ def add_user(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> None
     are posts of the new account, and a line says so.
     """
 
-    def check_absent(name: str, accounts: Mapping[str, Account], _: Path) -> None:
-        if name in accounts:
+    def check_absent(name: str, present: Account | None, _: Path) -> None:
+        if present is not None:
             raise click.ClickException(f"user {name!r} exists already; {_passwd(name)} sets a new password")
 
     _set_password(loaded.settings, name, password_stdin=password_stdin, check=check_absent, done="added")
@@ -87,7 +87,7 @@ def remove_user(*, loaded: LoadedSettings, name: str, with_posts: bool) -> None:
     store = prepare_store(loaded) if with_posts else None
 
     def remove(content: bytes, accounts: Mapping[str, Account]) -> bytes:
-        _check_present(name, accounts, file)
+        _check_present(name, accounts.get(name), file)
         return remove_account(content, name)
 
     if store is None or name in decode_users(load_user_file(file) or b"", str(file)):
@@ -177,23 +177,20 @@ def _set_password(
     name: str,
     *,
     password_stdin: bool,
-    check: Callable[[str, Mapping[str, Account], Path], None],
+    check: Callable[[str, Account | None, Path], None],
     done: str,
 ) -> None:
     file = _user_file(settings)
     name = require_valid("the name", check_name, name)
     # Before the password is asked for; the check under the lock decides.
-    check(name, decode_users(load_user_file(file) or b"", str(file)), file)
+    check(name, decode_users(load_user_file(file) or b"", str(file)).get(name), file)
     password = read_password() if password_stdin else ask_password(name, twice=True)
     try:
         account = make_account(name, password, settings.realm)
     except ValueError as error:
         raise click.ClickException(str(error)) from None
 
-    def change(content: bytes, accounts: Mapping[str, Account]) -> bytes:
-        check(name, accounts, file)
-        return put_password(content, accounts, account)
-
+    change = partial(put_password, account=account, check=lambda present: check(name, present, file))
     _edit_file(file, change, f'{printable(name)}: {done}; Digest works in the realm "{settings.realm}"')
 
 
@@ -203,8 +200,8 @@ def _user_file(settings: Settings) -> Path:
     return Path(settings.users)
 
 
-def _check_present(name: str, accounts: Mapping[str, Account], file: Path) -> None:
-    if name not in accounts:
+def _check_present(name: str, present: Account | None, file: Path) -> None:
+    if present is None:
         missing = "" if file.exists() else f"; {printable(str(file))} does not exist yet"
         raise click.ClickException(f"user {name!r} does not exist{missing}")
 

@@ -23,12 +23,11 @@ from postd.auth.user_file import (
     check_name,
     decode_users,
     make_account,
-    put_password,
     read_user_file,
     remove_account,
     set_account,
 )
-from postd.auth.user_file_editing import Edited, edit_user_file
+from postd.auth.user_file_editing import Edited, edit_user_file, put_password
 from postd.errors import ConfigError
 from postd.protocol.password import verify_password
 from tests.cases import each
@@ -363,11 +362,15 @@ class EditingTests:
         for name, account in before.items():
             changed = content
             for stored in hashes:
-                changed = put_password(changed, decode(changed), replace(ALICE, name=name, password_hash=stored))
+                changed = put_password(
+                    changed, decode(changed), replace(ALICE, name=name, password_hash=stored), lambda _: None
+                )
                 now = decode(changed)[name]
                 assert (now.password_hash, now.h_a1) == (stored, ALICE.h_a1)
                 assert now.entry == account.entry
-            again = put_password(remove_account(changed, name), {}, replace(account, password_hash=hashes[0]))
+            again = put_password(
+                remove_account(changed, name), {}, replace(account, password_hash=hashes[0]), lambda _: None
+            )
             assert decode(again)[name].entry != account.entry
 
 
@@ -610,7 +613,7 @@ class OwnerTests:
 _SCRIPT = f"""
 import sys
 from pathlib import Path
-from postd.auth.user_file_editing import edit_user_file
+from postd.auth.user_file_editing import edit_user_file, put_password
 from postd.auth.user_file import Account, set_account
 def edit(path, name):
     edit_user_file(Path(path), lambda content, _: set_account(content, Account(name, {BCRYPT!r})))

@@ -9,8 +9,8 @@ import bcrypt
 import pytest
 from twisted.logger import capturedLogs, formatEvent
 
-from postd.auth.user_file import Account, decode_users, put_password
-from postd.auth.user_file_editing import edit_user_file
+from postd.auth.user_file import Account, decode_users
+from postd.auth.user_file_editing import edit_user_file, put_password
 from postd.auth.users import UserDirectory
 from postd.errors import ConfigError
 from postd.protocol.password import DUMMY_HASH, cost_of, verify_password
@@ -197,7 +197,7 @@ class UserDirectoryTests:
         users = self.make(file)
         first = users.entry("alice")
         anew = decode_users(ALICE_ANEW.encode(), "")["alice"]
-        edit_user_file(file, lambda content, accounts: put_password(content, accounts, anew))
+        edit_user_file(file, lambda content, accounts: put_password(content, accounts, anew, lambda _: None))
         users.refresh()
         assert users.fingerprint("alice") != first == users.entry("alice")
         for content, entry in (("", None), (ALICE_ANEW, anew.fingerprint)):  # removed, and added again
