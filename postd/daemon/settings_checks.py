@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from postd.auth.user_file import Account
+from postd.auth.user_file_editing import find_write_problem
 from postd.errors import join_names
 from postd.net.endpoint_strings import is_loopback_only
 from postd.protect.schemes.interface import Deployment, Rule, Scheme
@@ -124,6 +125,24 @@ def account_problems(
     settings: Settings, schemes: Sequence[Scheme], accounts: Mapping[str, Account] | None
 ) -> list[str]:
     """Return the problems of the user file; `accounts` as for `find_problems`."""
+    return [*_find_write_problems(settings), *_account_problems(settings, schemes, accounts)]
+
+
+def _find_write_problems(settings: Settings) -> Iterator[str]:
+    """Yield why users cannot change their passwords although they may."""
+    if not settings.accounts.change_password:
+        return
+    if not settings.users:
+        yield "[accounts] change_password: users is not set: there are no passwords to change"
+        return
+    problem = find_write_problem(Path(settings.users))
+    if problem:
+        yield f"[accounts] change_password: {settings.users}: {problem}; no password can be changed"
+
+
+def _account_problems(
+    settings: Settings, schemes: Sequence[Scheme], accounts: Mapping[str, Account] | None
+) -> list[str]:
     with_accounts = {scheme.name for scheme in schemes if scheme.uses_accounts}
     elsewhere = {scheme.name for scheme in schemes if scheme.uses_accounts and scheme.issuers_of_users}
     if not settings.users:

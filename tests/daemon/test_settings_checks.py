@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 
 import msgspec
 
@@ -47,6 +48,18 @@ def test_plaintext_credentials_on_a_public_listener_are_a_problem(toml: str, wha
 def problems(toml: str, accounts: Mapping[str, Account] | None = None) -> list[str]:
     made = settings(toml)
     return find_problems(made, make_schemes(LoadedSettings(made, {}, {})), accounts)
+
+
+def test_user_file_that_cannot_be_written_is_a_problem_if_passwords_may_be_changed(tmp_path: Path) -> None:
+    change = "[accounts]\nchange_password = true"
+    assert problems(change) == ["[accounts] change_password: users is not set: there are no passwords to change"]
+    missing = f'users = "{tmp_path}/none/users"\n'
+    assert problems(missing, ALICE) == []
+    assert problems(missing + change, ALICE) == [
+        f"[accounts] change_password: {tmp_path}/none/users: cannot be written: No such file or directory; "
+        "no password can be changed"
+    ]
+    assert problems(f'users = "{tmp_path}/users"\n{change}', ALICE) == []
 
 
 def test_bearer_scheme_without_issuer_is_a_problem() -> None:
