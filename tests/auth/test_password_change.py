@@ -127,7 +127,9 @@ class PasswordWriterTests:
             result_of(change)
         assert logins.passwords() == {"alice": "new", "bob": "newer", "carol": "new"}
 
-    @pytest.mark.parametrize("content", [user_line("alice", "newer"), user_line("bob", "p:w"), ""])
+    @pytest.mark.parametrize(
+        "content", [user_line("alice", "newer"), user_line("bob", "p:w"), ""], ids=["changed", "removed", "empty"]
+    )
     def test_account_changed_or_removed_meanwhile_stays_so(self, logins: WriterLogins, content: str) -> None:
         writing = logins.begin()
         logins.user_file.write_text(content)

@@ -56,8 +56,10 @@ def test_user_file_that_cannot_be_written_is_a_problem_if_passwords_may_be_chang
     missing = f'users = "{tmp_path}/none/users"\n'
     assert problems(missing, ALICE) == []
     assert problems(missing + change, ALICE) == [
-        f"[accounts] change_password: {tmp_path}/none/users: cannot be written: No such file or directory; "
-        "no password can be changed"
+        (
+            f"[accounts] change_password: {tmp_path}/none/users: cannot be written: No such file or directory; "
+            "no password can be changed"
+        )
     ]
     assert problems(f'users = "{tmp_path}/users"\n{change}', ALICE) == []
 
