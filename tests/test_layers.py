@@ -124,7 +124,12 @@ ONLY_MODULES = {
     ("auth", "net"): {"postd.net.fetching"},
     ("client", "net"): {"postd.net.fetching", "postd.net.http_client"},
     ("auth", "store"): {"postd.store.interface"},
-    ("store", "protocol"): {"postd.protocol.session"},
+    ("store", "protocol"): {
+        "postd.protocol.passkey",
+        "postd.protocol.password_reset",
+        "postd.protocol.personal_token",
+        "postd.protocol.session",
+    },
     ("http", "auth"): {"postd.auth.identity"},
     ("front", "auth"): {"postd.auth.identity"},
     ("protect", "net"): {"postd.net.fetching"},

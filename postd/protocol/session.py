@@ -15,15 +15,19 @@ RENEWAL_MAX_S = 60
 
 
 class Session(Struct, frozen=True):
-    """A session begun by form login (spec: Session) or at an OpenID provider. Times are seconds since the epoch.
+    """A session begun by a sign-in here (spec: Session) or at an OpenID provider. Times are seconds since the epoch.
 
     The spec leaves the contents of a session open. Here: its user; the fingerprint of the user's account, so that a
     changed password ends the session; the times of creation and of last use; when it expires if it is not used, and
     when it ends in any case, never before that.
 
     Of a session begun at a provider also: the name that pages show, the id of the provider in the settings, and the
-    claims `sub` and `sid` of its ID token. Each is empty if it is not known, and all are after form login. New fields
-    go to the end, with a default: stored sessions lack them.
+    claims `sub` and `sid` of its ID token. Each is empty if it is not known, and all are after form login.
+
+    For its user: when the user last proved who they are, by a password or a passkey or at the provider; the address
+    and the browser, in words, of the sign-in. They are 0 and empty if they are not known.
+
+    New fields go to the end, with a default: stored sessions lack them.
     """
 
     username: str
@@ -36,6 +40,9 @@ class Session(Struct, frozen=True):
     provider: str = ""
     subject: str = ""
     sid: str = ""
+    authenticated: float = 0.0
+    address: str = ""
+    browser: str = ""
 
 
 def make_session_id() -> str:

@@ -11,8 +11,11 @@ from typing import Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 
-from postd.defaults import SESSIONS_PER_ACCOUNT
+from postd.defaults import PASSKEYS_PER_ACCOUNT, SESSIONS_PER_ACCOUNT, TOKENS_PER_ACCOUNT
 from postd.model import POST_ID_MAX, Change, Post, PostCollection, PostDetails, Version
+from postd.protocol.passkey import Passkey
+from postd.protocol.password_reset import PasswordReset
+from postd.protocol.personal_token import PersonalToken
 from postd.protocol.session import Session
 
 CHANGES_KEPT = 10_000
@@ -49,6 +52,9 @@ KEY_BYTES = 32
 
 NONCE_COUNTS_KEPT_S = 60
 """How long the counts of a nonce are kept after it expires: a node with a slow clock still accepts it."""
+
+TOKENS_KEPT_S = 30 * 24 * 3600
+"""How long a personal access token is kept after it expires: until then the log says that it has expired."""
 
 CLOCK_KEPT_S = 30
 """How far the clock in a store may be behind, when `purge_expired` is called, while anything in the store expires."""
@@ -256,8 +262,91 @@ class Import(Protocol):
         """Remove the staged posts; without effect after `commit`."""
 
 
-class LoginStore(Protocol):
-    """Sessions, nonce counts, failed logins and service keys, shared by all workers and nodes."""
+class CredentialStore(Protocol):
+    """Personal access tokens, passkeys and resets of passwords, shared by all workers and nodes.
+
+    A token that was deleted by another worker or node is not returned any more when that call has returned.
+    """
+
+    async def add_token(
+        self, token_hash: bytes, token: PersonalToken, *, max_of_account: int = TOKENS_PER_ACCOUNT
+    ) -> bool:
+        """Store a token under its hash, in one step for all workers and nodes.
+
+        Args:
+            token_hash: the hash.
+            token: the token.
+            max_of_account: the number of tokens that its account may have, this one included. Expired ones, and those
+                of another entry, do not count.
+
+        Returns:
+            False if the account has as many already; nothing is stored then.
+        """
+
+    async def get_token(self, token_hash: bytes) -> PersonalToken | None:
+        """Return a token, None if there is none; an expired one may or may not be returned."""
+
+    async def list_tokens(self, account: str | None = None) -> list[PersonalToken]:
+        """Return all tokens, or those of an account, oldest first; some may have expired."""
+
+    async def use_token(self, token_hash: bytes, *, used: float) -> None:
+        """Note a use of a token; without effect if it is deleted, or was used later. A power failure may undo it."""
+
+    async def delete_tokens(self, ids: Collection[str], *, account: str | None = None) -> int:
+        """Delete tokens by their ids, all or only those of an account; return how many there were."""
+
+    async def add_passkey(self, passkey: Passkey, *, max_of_account: int = PASSKEYS_PER_ACCOUNT) -> bool:
+        """Store a passkey, in one step for all workers and nodes.
+
+        Args:
+            passkey: the passkey.
+            max_of_account: the number of passkeys that its account may have, this one included. Those of another entry
+                do not count.
+
+        Returns:
+            False if the account has as many already, or there is a passkey with the same `credential_id`, of whatever
+            account; nothing is stored then.
+        """
+
+    async def get_passkey(self, credential_id: bytes) -> Passkey | None:
+        """Return a passkey, None if there is none."""
+
+    async def list_passkeys(self, account: str | None = None) -> list[Passkey]:
+        """Return all passkeys, or those of an account, oldest first."""
+
+    async def use_passkey(self, credential_id: bytes, *, used: float, sign_count: int, backed_up: bool) -> bool:
+        """Note a use of a passkey, in one step for all workers and nodes.
+
+        Returns:
+            False, without effect, if it is deleted, or `sign_count` is not greater than the stored one and not both are
+            0 (WebAuthn Level 3 §7.2, step 22): the authenticator may be a copy.
+        """
+
+    async def rename_passkey(self, id_: str, label: str, *, account: str) -> bool:
+        """Give a passkey of an account another label; return whether there is one with that id."""
+
+    async def delete_passkeys(self, ids: Collection[str], *, account: str | None = None) -> int:
+        """Delete passkeys by their ids, all or only those of an account; return how many there were."""
+
+    async def add_password_reset(self, secret_hash: bytes, reset: PasswordReset) -> None:
+        """Store a reset under the hash of its secret, in place of an earlier one of its account."""
+
+    async def get_password_reset(self, secret_hash: bytes) -> PasswordReset | None:
+        """Return a reset, None if there is none; an expired one may or may not be returned."""
+
+    async def use_password_reset(self, secret_hash: bytes) -> bool:
+        """Delete a reset; return True to the one caller, of all workers and nodes, whose call did."""
+
+    async def delete_credentials_of(self, entries: Mapping[str, bytes | None]) -> int:
+        """Delete tokens and passkeys of accounts, except those with the entry given for the account, and all resets.
+
+        Returns:
+            how many of all kinds there were.
+        """
+
+
+class LoginStore(CredentialStore, Protocol):
+    """Sessions, nonce counts, failed logins and service keys, shared by all workers and nodes; credentials, too."""
 
     async def key(self, name: str) -> bytes:
         """Return `KEY_BYTES` random bytes, always the same ones for the same name."""
@@ -298,7 +387,7 @@ class LoginStore(Protocol):
         Args:
             id_hash: the hash.
             session: the session.
-            in_place_of: the hashes of sessions that it replaces; they end.
+            in_place_of: the hashes of sessions that it replaces; they end. With `id_hash` itself, a session changes.
             max_of_user: the number of sessions that its user may have, this one included. The oldest other sessions
                 end, expired ones first.
             id_token: the ID token of the session's provider, kept as long as the session, for `get_id_token` alone.
@@ -312,6 +401,9 @@ class LoginStore(Protocol):
 
     async def list_sessions(self) -> list[Session]:
         """Return all sessions, oldest first; some may have expired."""
+
+    async def list_sessions_of(self, username: str) -> dict[bytes, Session]:
+        """Return the sessions of a user by the hashes of their identifiers, oldest first; some may have expired."""
 
     async def renew_session(self, id_hash: bytes, *, seen: float, expires: float) -> None:
         """Note that a session is in use; without effect if it has ended."""
@@ -373,7 +465,7 @@ class LoginStore(Protocol):
         """Remove the failures of a key."""
 
     async def purge_expired(self, *, now: float, wall: float) -> float:
-        """Remove expired sessions, failures, nonce counts, proofs and idempotency keys.
+        """Remove what has expired: sessions, failures, nonce counts, proofs, idempotency keys, tokens and resets.
 
         Args:
             now: the time.

@@ -6,6 +6,7 @@ is persistent. A whole store fulfills `StoreContract` or, if its place is persis
 store without posts fulfills `LoginStoreContract`.
 """
 
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +36,9 @@ from postd.errors import (
     StoreUnavailableError,
 )
 from postd.model import POST_ID_MAX, Change, ChangeKind, Post, PostCollection, PostDetails, Version
+from postd.protocol.passkey import Passkey
+from postd.protocol.password_reset import PasswordReset
+from postd.protocol.personal_token import PersonalToken
 from postd.protocol.session import Session
 from postd.reactor import IReactor
 from postd.store.group_commit import QUEUE_MAX
@@ -44,6 +48,8 @@ from postd.store.interface import (
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
     PAGE_CHANGES_MAX,
+    TOKENS_KEPT_S,
+    CredentialStore,
     FailureKeys,
     Failures,
     IdempotencyKey,
@@ -1051,7 +1057,335 @@ async def add_with_key(store: Store, text: str, **key: Any) -> int:
     return await store.add_post(text, idempotency_key=make_key(**key))
 
 
-class LoginStoreContract:
+DAY_S = 24 * 3600
+
+
+def make_token(number: int, account: str = "alice", **changes: Any) -> PersonalToken:
+    token = PersonalToken(f"token{number}", account, b"entry", "CI", "read", NOW + number, NOW + 90 * DAY_S)
+    return replace(token, **changes)
+
+
+def make_passkey(number: int, account: str = "alice", **changes: Any) -> Passkey:
+    passkey = Passkey(f"key{number}", id_hash_of(number), account, b"entry", b"cose", "phone", NOW + number)
+    return replace(passkey, **changes)
+
+
+async def tokens_in(store: CredentialStore) -> list[str]:
+    return [token.id for token in await store.list_tokens()]
+
+
+async def passkeys_in(store: CredentialStore) -> list[str]:
+    return [passkey.id for passkey in await store.list_passkeys()]
+
+
+class CredentialStoreContract:
+    """Personal access tokens, passkeys and resets of passwords."""
+
+    @ensureDeferred
+    async def test_token_is_stored_exactly(self, store: CredentialStore) -> None:
+        for number, token in enumerate(
+            [
+                make_token(0),
+                make_token(1, "jürgen 🚀 '\"", entry=b"\0\xff\n", label="", access="write"),
+                make_token(2, "https://idp.example#é", label="\u202e%s\n", created=NOW + 1 / 3, expires=NOW + 0.1),
+                make_token(3, expires=math.inf, used=NOW + 1 / 3),
+            ]
+        ):
+            assert await store.get_token(id_hash_of(number)) is None
+            assert await store.add_token(id_hash_of(number), token)
+            assert await store.get_token(id_hash_of(number)) == token
+            assert token in await store.list_tokens()
+            assert token in await store.list_tokens(token.account)
+        assert await store.get_token(b"") is None
+
+    @ensureDeferred
+    async def test_passkey_is_stored_exactly(self, store: CredentialStore) -> None:
+        for passkey in (
+            make_passkey(0),
+            make_passkey(
+                1, "jürgen 🚀 '\"", entry=b"\0\xff", public_key=bytes(range(256)) * 2, label="", used=NOW + 1 / 3
+            ),
+            make_passkey(2, credential_id=bytes(1023), sign_count=2**32 - 1, backup_eligible=True),
+            make_passkey(3, credential_id=b"\0", backup_eligible=True, backed_up=True, label="\u202e%s\n"),
+        ):
+            assert await store.get_passkey(passkey.credential_id) is None
+            assert await store.add_passkey(passkey)
+            found = await store.get_passkey(passkey.credential_id)
+            assert found == passkey
+            assert (type(found.backup_eligible), type(found.backed_up)) == (bool, bool)
+            assert passkey in await store.list_passkeys()
+            assert passkey in await store.list_passkeys(passkey.account)
+        assert await store.get_passkey(b"") is None
+
+    @ensureDeferred
+    async def test_credentials_are_listed_oldest_first(self, store: CredentialStore) -> None:
+        assert await tokens_in(store) == await passkeys_in(store) == []
+        for number in (3, 1, 2):
+            account = "bob" if number == 2 else "alice"
+            await store.add_token(id_hash_of(number), make_token(number, account))
+            await store.add_passkey(make_passkey(number, account))
+        assert await tokens_in(store) == ["token1", "token2", "token3"]
+        assert await passkeys_in(store) == ["key1", "key2", "key3"]
+        assert await store.list_tokens("alice") == [make_token(1), make_token(3)]
+        assert await store.list_passkeys("alice") == [make_passkey(1), make_passkey(3)]
+        assert (await store.list_tokens("carol"), await store.list_passkeys("carol")) == ([], [])
+
+    @ensureDeferred
+    async def test_account_has_no_more_tokens_than_its_limit(self, store: CredentialStore) -> None:
+        added = [await store.add_token(id_hash_of(n), make_token(n), max_of_account=3) for n in range(5)]
+        assert added == [True, True, True, False, False]
+        assert await tokens_in(store) == ["token0", "token1", "token2"]
+        assert await store.get_token(id_hash_of(3)) is None
+        # Neither those of other accounts or entries count, nor expired ones, nor deleted ones.
+        assert await store.add_token(id_hash_of(10), make_token(10, "bob"), max_of_account=1)
+        assert await store.add_token(id_hash_of(11), make_token(11, entry=b"new"), max_of_account=1)
+        assert not await store.add_token(id_hash_of(12), make_token(12, entry=b"new"), max_of_account=1)
+        assert await store.delete_tokens(["token1"]) == 1
+        assert await store.add_token(id_hash_of(13), make_token(13, expires=NOW + 20), max_of_account=3)
+        assert not await store.add_token(id_hash_of(14), make_token(14), max_of_account=3)
+        assert await store.add_token(id_hash_of(15), make_token(20, expires=math.inf), max_of_account=3)
+        assert not await store.add_token(id_hash_of(16), make_token(21), max_of_account=3)
+
+    @ensureDeferred
+    async def test_account_has_no_more_passkeys_than_its_limit(self, store: CredentialStore) -> None:
+        added = [await store.add_passkey(make_passkey(n), max_of_account=3) for n in range(5)]
+        assert added == [True, True, True, False, False]
+        assert await passkeys_in(store) == ["key0", "key1", "key2"]
+        assert await store.get_passkey(id_hash_of(3)) is None
+        assert await store.add_passkey(make_passkey(10, "bob"), max_of_account=1)
+        assert await store.add_passkey(make_passkey(11, entry=b"new"), max_of_account=1)
+        assert await store.delete_passkeys(["key1"]) == 1
+        assert await store.add_passkey(make_passkey(13), max_of_account=3)
+        assert not await store.add_passkey(make_passkey(14), max_of_account=3)
+
+    @ensureDeferred
+    async def test_account_has_a_hundred_tokens_and_twenty_passkeys_by_default(self, store: CredentialStore) -> None:
+        tokens = [await store.add_token(id_hash_of(n), make_token(n)) for n in range(101)]
+        passkeys = [await store.add_passkey(make_passkey(n)) for n in range(21)]
+        assert (tokens.count(True), passkeys.count(True)) == (100, 20)
+
+    @ensureDeferred
+    async def test_concurrent_tokens_and_passkeys_stay_within_the_limit(self, store: CredentialStore) -> None:
+        tokens = [started(store.add_token(id_hash_of(n), make_token(n), max_of_account=5)) for n in range(30)]
+        passkeys = [started(store.add_passkey(make_passkey(n), max_of_account=5)) for n in range(30)]
+        assert (await gatherResults(tokens)).count(True) == len(await store.list_tokens()) == 5
+        assert (await gatherResults(passkeys)).count(True) == len(await store.list_passkeys()) == 5
+
+    @ensureDeferred
+    async def test_credential_id_is_taken_once_by_any_account(self, store: CredentialStore) -> None:
+        assert await store.add_passkey(make_passkey(1))
+        for other in (make_passkey(2, "bob"), make_passkey(3), make_passkey(4, entry=b"new")):
+            assert not await store.add_passkey(replace(other, credential_id=id_hash_of(1)))
+        assert await store.list_passkeys() == [make_passkey(1)]
+
+    @ensureDeferred
+    async def test_use_of_a_token_is_noted(self, store: CredentialStore) -> None:
+        for number in (1, 2):
+            await store.add_token(id_hash_of(number), make_token(number))
+        await store.use_token(id_hash_of(1), used=NOW + 60)
+        assert await store.get_token(id_hash_of(1)) == make_token(1, used=NOW + 60)
+        await store.use_token(id_hash_of(1), used=NOW + 30)  # by a clock that is behind
+        assert await store.get_token(id_hash_of(1)) == make_token(1, used=NOW + 60)
+        assert await store.get_token(id_hash_of(2)) == make_token(2)
+        await gatherResults(
+            [started(store.delete_tokens(["token1"])), started(store.use_token(id_hash_of(1), used=NOW + 90))]
+        )
+        await store.use_token(id_hash_of(3), used=NOW)
+        assert await store.get_token(id_hash_of(1)) is await store.get_token(id_hash_of(3)) is None
+        assert await tokens_in(store) == ["token2"]
+
+    @ensureDeferred
+    async def test_credentials_are_deleted_by_their_ids(self, store: CredentialStore) -> None:
+        for number in range(5):
+            await store.add_token(id_hash_of(number), make_token(number, "bob" if number == 4 else "alice"))
+            await store.add_passkey(make_passkey(number, "bob" if number == 4 else "alice"))
+        for delete, prefix in ((store.delete_tokens, "token"), (store.delete_passkeys, "key")):
+            assert await delete([]) == await delete(["unknown", ""]) == 0
+            assert await delete([f"{prefix}0", f"{prefix}1", f"{prefix}1", "unknown"]) == 2
+            assert await delete([f"{prefix}2", f"{prefix}4"], account="alice") == 1
+            assert await delete([f"{prefix}3"], account="bob") == await delete([f"{prefix}3"], account="") == 0
+            assert await delete([f"{prefix}0"]) == 0
+        assert await tokens_in(store) == ["token3", "token4"]
+        assert await passkeys_in(store) == ["key3", "key4"]
+        found = [
+            (await store.get_token(id_hash_of(n)), await store.get_passkey(id_hash_of(n))) != (None, None)
+            for n in range(5)
+        ]
+        assert found == [False, False, False, True, True]
+
+    @ensureDeferred
+    async def test_passkey_is_used_with_a_greater_count_or_without_one(self, store: CredentialStore) -> None:
+        await store.add_passkey(make_passkey(1))
+        await store.add_passkey(make_passkey(2, backed_up=True))
+
+        async def use(number: int, count: int) -> bool:
+            return await store.use_passkey(
+                id_hash_of(number), used=NOW + count, sign_count=count, backed_up=bool(count % 2)
+            )
+
+        counts = [0, 0, 3, 3, 2, 0, 2**31 + 4, 2**31 + 4, 5, 2**32 - 1]
+        assert [await use(1, count) for count in counts] == [
+            *(True, True, True, False, False, False, True, False, False, True)
+        ]
+        last = 2**32 - 1
+        assert await store.get_passkey(id_hash_of(1)) == make_passkey(
+            1, used=NOW + last, sign_count=last, backed_up=True
+        )
+        assert await use(2, 0)
+        assert await store.get_passkey(id_hash_of(2)) == make_passkey(2, used=NOW)
+        assert not await use(3, 1)
+        assert len(await store.list_passkeys()) == 2
+
+    @ensureDeferred
+    async def test_one_of_concurrent_uses_of_a_count_is_accepted(self, store: CredentialStore) -> None:
+        await store.add_passkey(make_passkey(1))
+        uses = [store.use_passkey(id_hash_of(1), used=NOW, sign_count=7, backed_up=False) for _ in range(20)]
+        assert (await gatherResults([started(use) for use in uses])).count(True) == 1
+
+    @ensureDeferred
+    async def test_passkey_is_renamed_by_its_account(self, store: CredentialStore) -> None:
+        await store.add_passkey(make_passkey(1))
+        assert await store.rename_passkey("key1", "lost phone 🚀", account="alice")
+        assert await store.get_passkey(id_hash_of(1)) == make_passkey(1, label="lost phone 🚀")
+        assert not await store.rename_passkey("key1", "mine", account="bob")
+        assert not await store.rename_passkey("key2", "mine", account="alice")
+        assert await store.list_passkeys() == [make_passkey(1, label="lost phone 🚀")]
+
+    @ensureDeferred
+    async def test_reset_of_a_password_is_used_once(self, store: CredentialStore) -> None:
+        reset = PasswordReset("jürgen 🚀", b"\0\xff", NOW + 1 / 3)
+        assert await store.get_password_reset(b"1") is None
+        await store.add_password_reset(b"1", reset)
+        await store.add_password_reset(b"2", PasswordReset("bob", b"", NOW))
+        for _ in range(2):  # reading uses nothing up
+            assert await store.get_password_reset(b"1") == reset
+        uses = [started(store.use_password_reset(b"1")) for _ in range(10)]
+        assert (await gatherResults(uses)).count(True) == 1
+        assert await store.get_password_reset(b"1") is None
+        assert await store.get_password_reset(b"2") is not None
+        assert not await store.use_password_reset(b"3")
+
+    @ensureDeferred
+    async def test_account_has_one_reset_of_its_password(self, store: CredentialStore) -> None:
+        for secret in (b"1", b"2", b"2"):
+            await store.add_password_reset(secret, PasswordReset("alice", secret, NOW))
+        assert await store.get_password_reset(b"1") is None
+        assert not await store.use_password_reset(b"1")
+        assert await store.get_password_reset(b"2") == PasswordReset("alice", b"2", NOW)
+        assert await store.use_password_reset(b"2")
+
+    @ensureDeferred
+    async def test_credentials_of_accounts_with_another_entry_are_deleted(self, store: CredentialStore) -> None:
+        for number, (account, entry) in enumerate(
+            [("alice", b"old"), ("alice", b"new"), ("bob", b"old"), ("bob", b"new"), ("carol", b"old")]
+        ):
+            await store.add_token(id_hash_of(number), make_token(number, account, entry=entry))
+            await store.add_passkey(make_passkey(number, account, entry=entry))
+            await store.add_password_reset(account.encode(), PasswordReset(account, b"", NOW))
+        assert await store.delete_credentials_of({}) == 0
+        assert await store.delete_credentials_of({"unknown": None, "alice": b"new", "bob": None}) == 8
+        assert await store.delete_credentials_of({"unknown": None, "alice": b"new", "bob": None}) == 0
+        assert await tokens_in(store) == ["token1", "token4"]
+        assert await passkeys_in(store) == ["key1", "key4"]
+        assert (await store.get_token(id_hash_of(0)), await store.get_passkey(id_hash_of(3))) == (None, None)
+        resets = [await store.get_password_reset(secret) is not None for secret in (b"alice", b"bob", b"carol")]
+        assert resets == [False, False, True]
+
+    @ensureDeferred
+    async def test_deleted_credentials_leave_nothing_behind(self, store: CredentialStore) -> None:
+        """No remainder comes back with the same key, or is in its way."""
+        for _ in range(3):
+            assert await store.add_token(id_hash_of(1), make_token(1), max_of_account=1)
+            assert await store.add_passkey(make_passkey(1), max_of_account=1)
+            await store.add_password_reset(b"1", PasswordReset("alice", b"", NOW))
+            assert await store.delete_credentials_of({"alice": None}) == 3
+            assert await tokens_in(store) == await passkeys_in(store) == []
+
+    @ensureDeferred
+    async def test_purge_keeps_expired_tokens_for_a_while(self, store: LoginStore) -> None:
+        for number, expires in enumerate([NOW, NOW + 1, NOW + 2, math.inf]):
+            await store.add_token(id_hash_of(number), make_token(number, expires=expires))
+            await store.add_password_reset(b"%d" % number, PasswordReset(f"{number}", b"", expires))
+        await store.add_passkey(make_passkey(1))
+
+        async def left_at(now: float) -> tuple[list[str], list[bool]]:
+            await store.purge_expired(now=now, wall=now)
+            resets = [await store.get_password_reset(b"%d" % number) is not None for number in range(4)]
+            return await tokens_in(store), resets
+
+        assert await left_at(NOW - 1) == (["token0", "token1", "token2", "token3"], [True, True, True, True])
+        assert await left_at(NOW + 1) == (["token0", "token1", "token2", "token3"], [False, False, True, True])
+        assert await left_at(NOW + TOKENS_KEPT_S + 1) == (["token2", "token3"], [False, False, False, True])
+        assert await store.get_token(id_hash_of(1)) is None
+        assert await store.get_token(id_hash_of(3)) == make_token(3, expires=math.inf)
+        assert await left_at(NOW + 1e9) == (["token3"], [False, False, False, True])
+        assert await passkeys_in(store) == ["key1"]
+        # What is purged is not in the way.
+        assert await store.add_token(id_hash_of(1), make_token(1), max_of_account=2)
+        await store.add_password_reset(b"1", PasswordReset("1", b"", NOW))
+
+    @ensureDeferred
+    async def test_many_expired_credentials_are_purged(self, store: LoginStore) -> None:
+        adding = []
+        for number in range(1200):
+            token = make_token(number, f"account{number}", expires=NOW)
+            adding.append(started(store.add_token(id_hash_of(number), token)))
+            reset = PasswordReset(token.account, b"", NOW)
+            adding.append(started(store.add_password_reset(id_hash_of(number), reset)))
+        await gatherResults(adding)
+        await store.purge_expired(now=NOW + TOKENS_KEPT_S, wall=NOW)
+        assert await store.list_tokens() == []
+        assert [await store.get_password_reset(id_hash_of(number)) for number in range(1200)] == [None] * 1200
+
+    @ensureDeferred
+    async def test_clock_goes_with_tokens_that_expire(self, store: LoginStore) -> None:
+        await store.add_token(id_hash_of(1), make_token(1, expires=NOW + DAY_S))
+        assert await store.purge_expired(now=NOW, wall=NOW) == NOW
+        assert await store.purge_expired(now=NOW - 7200, wall=NOW) == NOW
+
+    @ensureDeferred
+    async def test_each_write_of_a_token_is_visible_at_once(self, store: LoginStore) -> None:
+        """No cached result is returned after a write."""
+        for n in range(20):
+            assert await store.get_token(id_hash_of(1)) is None
+            await store.add_token(id_hash_of(1), make_token(n))
+            for _ in range(2):
+                assert await store.get_token(id_hash_of(1)) == make_token(n)
+            await store.use_token(id_hash_of(1), used=NOW + n)
+            assert await store.get_token(id_hash_of(1)) == make_token(n, used=NOW + n)
+            if n % 2:
+                await store.delete_tokens([f"token{n}"])
+            else:
+                await store.delete_credentials_of({"alice": None})
+
+    @ensureDeferred
+    async def test_credentials_of_a_stopped_store_are_unavailable(self, make_store: MakeLoginStore) -> None:
+        store = await open_store(make_store)
+        await store.add_token(id_hash_of(1), make_token(1))
+        assert await store.get_token(id_hash_of(1)) is not None
+        await store.stop()
+        for call in (
+            store.add_token(id_hash_of(2), make_token(2)),
+            store.get_token(id_hash_of(1)),
+            store.list_tokens(),
+            store.use_token(id_hash_of(1), used=NOW),
+            store.delete_tokens(["token1"]),
+            store.add_passkey(make_passkey(1)),
+            store.get_passkey(id_hash_of(1)),
+            store.list_passkeys("alice"),
+            store.use_passkey(id_hash_of(1), used=NOW, sign_count=1, backed_up=False),
+            store.rename_passkey("key1", "", account="alice"),
+            store.delete_passkeys(["key1"]),
+            store.add_password_reset(b"1", PasswordReset("alice", b"", NOW)),
+            store.get_password_reset(b"1"),
+            store.use_password_reset(b"1"),
+            store.delete_credentials_of({"alice": None}),
+            store.list_sessions_of("alice"),
+        ):
+            assert isinstance(await error_of(call), StoreUnavailableError)
+
+
+class LoginStoreContract(CredentialStoreContract):
     """Sessions, nonce counts, failed logins and service keys."""
 
     @ensureDeferred
@@ -1156,6 +1490,8 @@ class LoginStoreContract:
                 Session("https://idp.example#é", b"p", NOW, NOW, NOW, NOW, "Zoë '\"\n", "idp", "a:b %", "s\U0001f680"),
                 Session("https://idp.example#1", b"p", NOW, NOW, NOW, NOW, provider="idp", subject="1"),
                 Session("https://idp.example#2", b"p", NOW, NOW, NOW, NOW, sid="only"),
+                replace(make_session(), authenticated=NOW + 1 / 3, address="2001:db8::1", browser="Firefox on Linux"),
+                replace(make_session(), browser='\u202e "\n'),
             ]
         ):
             assert await store.get_session(id_hash_of(number)) is None
@@ -1179,6 +1515,29 @@ class LoginStoreContract:
         await store.add_session(id_hash_of(9), make_session("bob"), in_place_of=[id_hash_of(n) for n in (0, 2, 77)])
         found = [await store.get_session(id_hash_of(number)) is not None for number in (0, 1, 2, 3, 9)]
         assert found == [False, True, False, True, True]
+
+    @ensureDeferred
+    async def test_session_changes_in_its_own_place(self, store: LoginStore) -> None:
+        for number in range(3):
+            await store.add_session(id_hash_of(number), make_session(created=NOW + number), max_of_user=3)
+        changed = replace(make_session(fingerprint=b"second"), authenticated=NOW + 9)
+        await store.add_session(id_hash_of(0), changed, in_place_of=[id_hash_of(0)], max_of_user=3)
+        assert await store.list_sessions_of("alice") == {
+            id_hash_of(0): changed,
+            **{id_hash_of(number): make_session(created=NOW + number) for number in (1, 2)},
+        }
+
+    @ensureDeferred
+    async def test_sessions_of_a_user_are_listed_oldest_first(self, store: LoginStore) -> None:
+        assert await store.list_sessions_of("alice") == {}
+        for number in (3, 1, 2):
+            await store.add_session(id_hash_of(number), make_session(created=NOW + number))
+        await store.add_session(id_hash_of(4), make_session("bob"))
+        await store.renew_session(id_hash_of(1), seen=NOW + 60, expires=NOW + 1860)
+        await store.delete_sessions([id_hash_of(2)])
+        found = await store.list_sessions_of("alice")
+        assert [*found] == [id_hash_of(1), id_hash_of(3)]
+        assert (found[id_hash_of(1)].seen, found[id_hash_of(3)]) == (NOW + 60, make_session(created=NOW + 3))
 
     @ensureDeferred
     async def test_oldest_session_of_a_user_ends_above_the_limit(self, store: LoginStore) -> None:
@@ -1498,6 +1857,12 @@ class LoginStoreContract:
             store.get_session(id_hash_of(1)),
             store.get_id_token(id_hash_of(1)),
             store.list_sessions(),
+            store.list_sessions_of("alice"),
+            store.get_token(id_hash_of(1)),
+            store.list_tokens(),
+            store.get_passkey(id_hash_of(1)),
+            store.list_passkeys(),
+            store.get_password_reset(b"1"),
             store.count_failures(KEYS, now=NOW),
             store.purge_expired(now=NOW, wall=NOW),
         ):
@@ -1649,6 +2014,66 @@ class LastingLoginStoreContract(LoginStoreContract):
         again = await open_store(make_store)
         assert await again.count_failures(KEYS, now=NOW) == dict.fromkeys(KEYS, Failures(0, 0, 10))
         await again.stop()
+        await there.stop()
+
+    @ensureDeferred
+    async def test_credentials_survive_a_restart(self, make_store: MakeLoginStore) -> None:
+        store = await open_store(make_store)
+        for number in (1, 2):
+            await store.add_token(id_hash_of(number), make_token(number))
+            await store.add_passkey(make_passkey(number))
+            await store.add_password_reset(b"%d" % number, PasswordReset(f"{number}", b"", NOW))
+        await store.use_token(id_hash_of(1), used=NOW + 60)
+        await store.use_passkey(id_hash_of(1), used=NOW + 60, sign_count=7, backed_up=True)
+        await store.rename_passkey("key1", "tablet", account="alice")
+        await store.delete_tokens(["token2"])
+        await store.delete_passkeys(["key2"])
+        await store.use_password_reset(b"2")
+        await store.stop()
+        again = await open_store(make_store)
+        assert await again.list_tokens() == [make_token(1, used=NOW + 60)]
+        assert await again.get_token(id_hash_of(2)) is None
+        assert await again.list_passkeys() == [
+            make_passkey(1, used=NOW + 60, sign_count=7, backed_up=True, label="tablet")
+        ]
+        assert await again.get_password_reset(b"1") == PasswordReset("1", b"", NOW)
+        assert await again.get_password_reset(b"2") is None
+        await again.stop()
+
+    @ensureDeferred
+    async def test_stores_on_one_place_share_credentials_at_once(self, make_store: MakeLoginStore) -> None:
+        stores = here, there = await open_store(make_store), await open_store(make_store)
+        for n in range(10):
+            for store, other in (stores, stores[::-1]):
+                for looking in stores:
+                    assert await looking.get_token(id_hash_of(1)) is None
+                await store.add_token(id_hash_of(1), make_token(n))
+                for looking in stores:
+                    assert await looking.get_token(id_hash_of(1)) == make_token(n)
+                await other.use_token(id_hash_of(1), used=NOW + n)
+                assert await store.get_token(id_hash_of(1)) == make_token(n, used=NOW + n)
+                assert await other.delete_tokens([f"token{n}"]) == 1
+        await here.add_passkey(make_passkey(1))
+        await there.add_password_reset(b"1", PasswordReset("alice", b"", NOW))
+        uses = [
+            started(store.use_passkey(id_hash_of(1), used=NOW, sign_count=count, backed_up=False))
+            for count in (1, 2, 3)
+            for store in stores
+        ]
+        assert 1 <= (await gatherResults(uses)).count(True) <= 3
+        resets = [started(store.use_password_reset(b"1")) for store in stores]
+        assert sorted(await gatherResults(resets)) == [False, True]
+        await here.stop()
+        await there.stop()
+
+    @ensureDeferred
+    async def test_stores_on_one_place_limit_credentials_together(self, make_store: MakeLoginStore) -> None:
+        stores = here, there = await open_store(make_store), await open_store(make_store)
+        tokens = [started(stores[n % 2].add_token(id_hash_of(n), make_token(n), max_of_account=10)) for n in range(60)]
+        passkeys = [started(stores[n % 2].add_passkey(make_passkey(n), max_of_account=5)) for n in range(60)]
+        assert (await gatherResults(tokens)).count(True) == len(await here.list_tokens()) == 10
+        assert (await gatherResults(passkeys)).count(True) == len(await there.list_passkeys()) == 5
+        await here.stop()
         await there.stop()
 
 

@@ -4,7 +4,7 @@ import secrets
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Collection, Mapping, Sequence
 from operator import itemgetter
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -12,17 +12,15 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 
 from postd.defaults import SESSIONS_PER_ACCOUNT
-from postd.errors import StoreUnavailableError
 from postd.protocol.session import Session
 from postd.store.interface import (
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
     FailureKeys,
     Failures,
-    OperationObserver,
     Reservation,
-    ignore_operation,
 )
+from postd.store.memory.credentials import MemoryCredentials
 from postd.store.memory.expiry_queue import ExpiryQueue
 
 K = TypeVar("K")
@@ -67,7 +65,7 @@ class _Attempts(Struct):
         del self.reservations[: bisect_right(self.reservations, now, key=_EXPIRY)]
 
 
-class MemoryLogins:
+class MemoryLogins(MemoryCredentials):
     """A login store of one process, in memory (`postd.store.interface.LoginStoreWithLifecycle`).
 
     The data live as long as this object: they survive `stop` and `start`, but not the process. Each operation is one
@@ -75,17 +73,11 @@ class MemoryLogins:
 
     Args:
         reactor: runs on between the steps of a large purge.
-
-    Attributes:
-        description: the store for the log and for messages.
-        observer: is called with each read and write, with a duration of 0.
     """
 
     def __init__(self, *, reactor: IReactorTime) -> None:
-        self.description = "memory:"
-        self.observer: OperationObserver = ignore_operation
+        super().__init__()
         self._reactor = reactor
-        self._why_closed = "memory: not open yet"
         self._keys: dict[str, bytes] = {}
         self._sessions: dict[bytes, Session] = {}
         self._id_tokens: dict[bytes, str] = {}
@@ -100,16 +92,6 @@ class MemoryLogins:
         self._last_proof_removed = 0.0  # its expiry
         self._attempts: dict[bytes, _Attempts] = {}
         self._attempt_expiries = ExpiryQueue()  # of each key the first expiry
-
-    def prepare(self, *, create: bool = True) -> bool:  # noqa: ARG002 - it exists
-        """Do nothing: a store in memory needs no check."""
-        return False
-
-    async def start(self) -> None:
-        self._why_closed = ""
-
-    async def stop(self) -> None:
-        self._why_closed = "memory: closed"
 
     async def key(self, name: str) -> bytes:
         key = self._keys.get(name)
@@ -173,6 +155,11 @@ class MemoryLogins:
     async def list_sessions(self) -> list[Session]:
         self._begin("read")
         return sorted(self._sessions.values(), key=lambda session: (session.created, session.username))
+
+    async def list_sessions_of(self, username: str) -> dict[bytes, Session]:
+        self._begin("read")
+        found = [(id_hash, self._sessions[id_hash]) for id_hash in self._sessions_of.get(username, ())]
+        return dict(sorted(found, key=lambda one: (one[1].created, one[0])))
 
     async def renew_session(self, id_hash: bytes, *, seen: float, expires: float) -> None:
         self._begin("write")
@@ -270,17 +257,8 @@ class MemoryLogins:
             attempts = self._attempts[key]
             attempts.drop_expired(now)
             self._update_expiry(key, attempts)
-        return max(len(sessions), len(nonces), len(proofs), len(keys)) == _PURGED_AT_ONCE
-
-    def _begin(self, operation: Literal["read", "write"]) -> None:
-        """Pass an operation to the observer.
-
-        Raises:
-            StoreUnavailableError: the store is not open.
-        """
-        self.observer(operation, 0.0, failed=bool(self._why_closed))
-        if self._why_closed:
-            raise StoreUnavailableError(self._why_closed)
+        credentials = self._purge_credentials(now, _PURGED_AT_ONCE)
+        return max(credentials, len(sessions), len(nonces), len(proofs), len(keys)) == _PURGED_AT_ONCE
 
     def _age(self, id_hash: bytes, now: float) -> float:
         """Return when a session was created; 0 if it has expired."""

@@ -3,7 +3,7 @@
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Literal
 
 from twisted.internet.defer import Deferred
@@ -23,10 +23,14 @@ from postd.store.run_blocking import run_blocking
 STEP = 100_000
 """How far ids and revisions skip where a server may have lost the last ones."""
 
+_BATCH_SIZE = 1000
+"""Arguments per script, an even number as some are pairs: a millisecond or two of the server's time."""
+
 _OLDEST = {"Redis": (6, 2), "Valkey": (7, 2)}
 _OWN_VERSION = re.compile(r"(?!redis_|valkey_|gcc_)([a-z]+)_version")
 _BEGIN = load_script("begin")
 _RIGHTS = load_script("rights")
+_FIND_RECORDS = load_script("find_records")
 
 
 class RedisDatabase:
@@ -83,6 +87,18 @@ class RedisDatabase:
         """
         return await self._observe("read", lambda: self._report(self._run(script, arguments, DEADLINE_S), self._reads))
 
+    async def read_records(self, prefix: str, fields: Sequence[str], keys: Sequence[str]) -> list[list[str | None]]:
+        """Return some fields of many hashes, None for a field that is not there.
+
+        Raises:
+            StoreUnavailableError: as for `read_command`.
+        """
+        found = []
+        for start in range(0, len(keys), _BATCH_SIZE):
+            asked = (prefix, len(fields), *fields, *keys[start : start + _BATCH_SIZE])
+            found += await self.read(_FIND_RECORDS, *asked)
+        return found
+
     async def write(self, script: Script, *arguments: object, deadline_s: float = DEADLINE_S) -> Any:
         """Return the result of a script that writes; with sentinels, when a replica has the write too.
 
@@ -107,6 +123,22 @@ class RedisDatabase:
             return result
 
         return await self._observe("write", write)
+
+    async def write_in_batches(self, script: Script, before: Sequence[str], arguments: Sequence[str]) -> int:
+        """Run a script that returns a number with many arguments, some of them at a time; return the sum.
+
+        Args:
+            script: the script.
+            before: its first arguments, each time.
+            arguments: an even number of them go together.
+
+        Raises:
+            StoreUnavailableError: as for `write`; earlier batches are written.
+        """
+        total = 0
+        for start in range(0, len(arguments), _BATCH_SIZE):
+            total += await self.write(script, *before, *arguments[start : start + _BATCH_SIZE])
+        return total
 
     def note_progress(self, *, post_id: int = 0, revision: int = 0) -> None:
         """Note an id or a revision in use: a server that has lost writes must not assign it again."""

@@ -16,6 +16,7 @@ from postd.store.interface import (
     CLOCK_KEPT_S,
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
+    TOKENS_KEPT_S,
     FailureKeys,
     Failures,
     Reservation,
@@ -27,7 +28,6 @@ _MAKE_KEY = load_script("make_key", writes=True)
 _USE_NONCE = load_script("use_nonce", writes=True)
 _USE_PROOF = load_script("use_proof", writes=True)
 _ADD_SESSION = load_script("add_session", writes=True)
-_FIND_SESSIONS = load_script("find_sessions")
 _RENEW_SESSION = load_script("renew_session", writes=True)
 _DELETE_SESSIONS = load_script("delete_sessions", writes=True)
 _DELETE_SESSIONS_OF = load_script("delete_sessions_of", writes=True)
@@ -37,10 +37,10 @@ _RESERVE_ATTEMPT = load_script("reserve_attempt", writes=True, in_order=True)
 _RELEASE_ATTEMPT = load_script("release_attempt", writes=True)
 _ADD_FAILURE = load_script("add_failure", writes=True, in_order=True)
 _FORGET_FAILURES = load_script("forget_failures", writes=True)
-_PURGE = load_script("purge", writes=True)
+_PURGE = load_script("credentials", "purge", writes=True)
 
-_BATCH_SIZE = 1000
-"""Arguments per script, an even number as some are pairs: a millisecond or two of the server's time."""
+_PURGED_AT_ONCE = 1000
+"""How many entries of each kind are purged by one script: a few milliseconds of the server's time."""
 
 _SESSION_FIELDS = Session.__struct_fields__
 _NO_FINGERPRINT = "-"
@@ -81,8 +81,9 @@ class RedisLogins(StorePart[RedisDatabase]):
         times = (repr(time) for time in (session.created, session.seen, session.expires, session.ends))
         ending = (old.hex() for old in in_place_of)
         stored = (id_hash.hex(), session.username, session.fingerprint.hex(), *times)
-        provided = (session.shown_name, session.provider, session.subject, session.sid, id_token)
-        await self._write(_ADD_SESSION, *stored, max_of_user, *provided, *ending)
+        provided = (session.shown_name, session.provider, session.subject, session.sid)
+        shown = (repr(session.authenticated) if session.authenticated else "", session.address, session.browser)
+        await self._write(_ADD_SESSION, *stored, max_of_user, *provided, *shown, id_token, *ending)
 
     async def get_session(self, id_hash: bytes) -> Session | None:
         return _decode_session(await self._read_command("HMGET", KEYS["SESSION"] + id_hash.hex(), *_SESSION_FIELDS))
@@ -92,11 +93,17 @@ class RedisLogins(StorePart[RedisDatabase]):
 
     async def list_sessions(self) -> list[Session]:
         ids = await self._read_command("ZRANGE", KEYS["SESSIONS"], 0, -1)
-        found: list[Session | None] = []
-        for start in range(0, len(ids), _BATCH_SIZE):
-            found += map(_decode_session, await self._read(_FIND_SESSIONS, *ids[start : start + _BATCH_SIZE]))
+        found = map(_decode_session, await self.database.read_records(KEYS["SESSION"], _SESSION_FIELDS, ids))
         sessions = [session for session in found if session is not None]
         return sorted(sessions, key=lambda session: (session.created, session.username))
+
+    async def list_sessions_of(self, username: str) -> dict[bytes, Session]:
+        ids = [*await self._read_command("SMEMBERS", KEYS["SESSIONS_OF"] + username)]
+        found = map(_decode_session, await self.database.read_records(KEYS["SESSION"], _SESSION_FIELDS, ids))
+        sessions = [
+            (bytes.fromhex(id_), session) for id_, session in zip(ids, found, strict=True) if session is not None
+        ]
+        return dict(sorted(sessions, key=lambda one: (one[1].created, one[0])))
 
     async def renew_session(self, id_hash: bytes, *, seen: float, expires: float) -> None:
         await self._write(_RENEW_SESSION, id_hash.hex(), repr(seen), repr(expires))
@@ -117,10 +124,7 @@ class RedisLogins(StorePart[RedisDatabase]):
         return await self._delete_sessions(_DELETE_SESSIONS, ids)
 
     async def _delete_sessions(self, script: Script, arguments: Sequence[str]) -> int:
-        ended = 0
-        for start in range(0, len(arguments), _BATCH_SIZE):
-            ended += await self._write(script, *arguments[start : start + _BATCH_SIZE])
-        return ended
+        return await self.database.write_in_batches(script, (), arguments)
 
     async def count_failures(self, keys: FailureKeys, *, now: float) -> Mapping[bytes, Failures]:
         return _decode_failures(await self._read(_COUNT_FAILURES, repr(now), *(key.hex() for key in keys)))
@@ -148,17 +152,19 @@ class RedisLogins(StorePart[RedisDatabase]):
         await self._write(_FORGET_FAILURES, key.hex())
 
     async def purge_expired(self, *, now: float, wall: float) -> float:
-        times = (repr(now), repr(now - NONCE_COUNTS_KEPT_S), repr(min(now, wall) - NONCE_COUNTS_KEPT_S))
+        nonces, proofs, tokens = now - NONCE_COUNTS_KEPT_S, min(now, wall) - NONCE_COUNTS_KEPT_S, now - TOKENS_KEPT_S
+        times = [*map(repr, (now, nonces, proofs, tokens))]
         more = True
         while more:
-            more, reached = await self._write(_PURGE, *times, CLOCK_KEPT_S, _BATCH_SIZE)
+            more, reached = await self._write(_PURGE, *times, CLOCK_KEPT_S, _PURGED_AT_ONCE)
         return float(reached)
 
 
 def _decode_session(fields: list[Any]) -> Session | None:
-    username, fingerprint, created, seen, expires, ends, shown_name, provider, subject, sid = fields
+    username, fingerprint, created, seen, expires, ends, shown_name, provider, subject, sid, *rest = fields
     if username is None:
         return None
+    authenticated, address, browser = rest
     return Session(
         username,
         bytes.fromhex(fingerprint),
@@ -170,6 +176,9 @@ def _decode_session(fields: list[Any]) -> Session | None:
         provider or "",
         subject or "",
         sid or "",
+        float(authenticated or 0.0),
+        address or "",
+        browser or "",
     )
 
 

@@ -56,6 +56,22 @@ KEYS = {
     "SESSIONS": "postd:sessions",
     "SESSIONS_OF": "postd:sessions_of:",
     "SESSIONS_AT": "postd:sessions_at:",
+    # Prefix of a personal access token, by its hash; all tokens, scored by their expiry; prefix of the hash of a token
+    # by its id; prefix of the set of tokens of an account.
+    "TOKEN": "postd:token:",
+    "TOKENS": "postd:tokens",
+    "TOKEN_OF_ID": "postd:token_of_id:",
+    "TOKENS_OF": "postd:tokens_of:",
+    # The same of passkeys, by their credential id; they never expire.
+    "PASSKEY": "postd:passkey:",
+    "PASSKEYS": "postd:passkeys",
+    "PASSKEY_OF_ID": "postd:passkey_of_id:",
+    "PASSKEYS_OF": "postd:passkeys_of:",
+    # Prefix of a reset of a password, by the hash of its secret; all resets, scored by their expiry; prefix of the hash
+    # by the account.
+    "RESET": "postd:reset:",
+    "RESETS": "postd:resets",
+    "RESET_OF": "postd:reset_of:",
     # Prefix of the failures of a key, and of its reservations under KEY:reserved, scored by their expiry; all of them
     # sets, scored by their first expiry.
     "FAILURE": "postd:failure:",
@@ -85,9 +101,12 @@ class Script(Struct, frozen=True):
     in_order: bool = False
 
 
-def load_script(name: str, *, writes: bool = False, in_order: bool = False) -> Script:
-    """Return the script in the file `name`, after the prelude of all scripts and, if it writes, of writing scripts."""
-    text = "".join([_NAMES, *map(_read, ("common", "writing", name) if writes else ("common", name))])
+def load_script(*names: str, writes: bool = False, in_order: bool = False) -> Script:
+    """Return the script in the file with the last of some names.
+
+    It follows the prelude of all scripts, if it writes that of writing scripts, and those with the other names.
+    """
+    text = "".join([_NAMES, *map(_read, ("common", *(["writing"] if writes else []), *names))])
     return Script(text, hashlib.sha1(text.encode()).hexdigest(), in_order)  # noqa: S324 - Redis' choice
 
 

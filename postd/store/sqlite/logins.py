@@ -3,6 +3,7 @@
 import secrets
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from math import inf
 from typing import NamedTuple
 
 import msgspec
@@ -15,6 +16,7 @@ from postd.store.interface import (
     CLOCK_KEPT_S,
     KEY_BYTES,
     NONCE_COUNTS_KEPT_S,
+    TOKENS_KEPT_S,
     FailureKeys,
     Failures,
     Reservation,
@@ -22,13 +24,14 @@ from postd.store.interface import (
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
 
-_EXPIRING = ("session", "failure", "idempotency_key", "nonce_count", "used_proof")
+_EXPIRING = ("session", "failure", "idempotency_key", "nonce_count", "used_proof", "personal_token", "password_reset")
 """The tables whose rows expire."""
 
 _FIELDS = ", ".join(Session.__struct_fields__)
 _INSERT_SESSION = f"INSERT INTO session (id_hash, {_FIELDS}) VALUES (?{', ?' * len(Session.__struct_fields__)})"  # noqa: S608 - only constants
 _SELECT_SESSION = f"SELECT {_FIELDS} FROM session WHERE id_hash = ?"  # noqa: S608 - only constants
 _SELECT_SESSIONS = f"SELECT {_FIELDS} FROM session ORDER BY created, username"  # noqa: S608 - only constants
+_SELECT_SESSIONS_OF = f"SELECT id_hash, {_FIELDS} FROM session WHERE username = ? ORDER BY created, id_hash"  # noqa: S608 - only constants
 
 # The comparisons with '' make SQLite use the indexes, which are partial. With both claims it uses the index of the sid:
 # a sid has one subject, a subject may have many.
@@ -57,7 +60,10 @@ class _Ended(NamedTuple):
 
 
 class SqliteLogins(StorePart[SqliteDatabase]):
-    """The tables of `schema/0002_logins.sql`, `schema/0008_clock.sql` and `schema/0010_provider_sessions.sql`."""
+    """The tables of `schema/0002_logins.sql`, `schema/0008_clock.sql` and `schema/0010_provider_sessions.sql`.
+
+    The purge is that of all tables.
+    """
 
     def __init__(self, database: SqliteDatabase) -> None:
         super().__init__(database)
@@ -130,6 +136,12 @@ class SqliteLogins(StorePart[SqliteDatabase]):
     async def list_sessions(self) -> list[Session]:
         def query(connection: sqlite3.Connection) -> list[Session]:
             return [Session(*row) for row in connection.execute(_SELECT_SESSIONS)]
+
+        return await self._read(query)
+
+    async def list_sessions_of(self, username: str) -> dict[bytes, Session]:
+        def query(connection: sqlite3.Connection) -> dict[bytes, Session]:
+            return {id_hash: Session(*row) for id_hash, *row in connection.execute(_SELECT_SESSIONS_OF, (username,))}
 
         return await self._read(query)
 
@@ -215,21 +227,24 @@ class SqliteLogins(StorePart[SqliteDatabase]):
         expired = dict.fromkeys(_EXPIRING, now)
         expired["nonce_count"] = now - NONCE_COUNTS_KEPT_S
         expired["used_proof"] = min(now, wall) - NONCE_COUNTS_KEPT_S
+        expired["personal_token"] = now - TOKENS_KEPT_S
 
         def query(connection: sqlite3.Connection) -> tuple[bool, float]:
             (reached,) = connection.execute(_SELECT_CLOCK).fetchone()
-            # Of an empty table nothing is found, so that the clock of an idle store is not written.
+            # Of an empty table nothing is found, so that the clock of an idle store is not written; nor for tokens that
+            # never expire.
             found = (connection.execute(f"SELECT min(expires) FROM {table}").fetchone()[0] for table in expired)  # noqa: S608 - only constants
-            earliest = {table: first for table, first in zip(expired, found, strict=True) if first is not None}
+            earliest = {table: first for table, first in zip(expired, found, strict=True) if first not in (None, inf)}
             is_behind = bool(earliest) and reached <= now - CLOCK_KEPT_S
             return is_behind or any(first <= expired[table] for table, first in earliest.items()), reached
 
         def write(connection: sqlite3.Connection) -> tuple[float, int]:
             connection.execute(_UPDATE_CLOCK, (now, expired["nonce_count"], expired["used_proof"]))
-            ended = _end_sessions(connection, "DELETE FROM session WHERE expires <= ?", [(now,)])
-            for table, until in expired.items():  # no session any more
-                connection.execute(f"DELETE FROM {table} WHERE expires <= ?", (until,))  # noqa: S608 - only constants
-            return connection.execute(_SELECT_CLOCK).fetchone()[0], ended.id_tokens
+            id_tokens = 0
+            for table, until in expired.items():
+                delete = f"DELETE FROM {table} WHERE expires <= ?"  # noqa: S608 - only constants
+                id_tokens += _end_sessions(connection, delete, [(until,)]).id_tokens  # of other tables none
+            return connection.execute(_SELECT_CLOCK).fetchone()[0], id_tokens
 
         needs_write, reached = await self._read(query)
         # An empty write transaction would lock other processes out.

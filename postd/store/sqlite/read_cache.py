@@ -25,7 +25,7 @@ RunQuery = Callable[[Callable[[sqlite3.Connection], Any]], Work[Any]]
 CACHED_RESULTS_MAX = 4096
 """How many results of each table are cached; more, and they are removed."""
 
-TABLES = ("post", "session", "failure")
+TABLES = ("post", "session", "failure", "personal_token")
 """The tables with cached results, each with the rows that belong to it, such as the version of the posts."""
 
 _COMMITS_MAX = 64

@@ -9,6 +9,7 @@ from postd.errors import StoreRefusedError
 from postd.model import PostDetails
 from postd.reactor import IReactor
 from postd.store.base import read_by_pages, read_ids_by_pages
+from postd.store.sqlite.credentials import SqliteCredentials
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import DatabaseFile
 from postd.store.sqlite.logins import SqliteLogins
@@ -16,7 +17,7 @@ from postd.store.sqlite.posts import SqlitePosts
 from postd.store.sqlite.writer_thread import WriterThread
 
 
-class SqliteStore(SqlitePosts, SqliteLogins):
+class SqliteStore(SqlitePosts, SqliteLogins, SqliteCredentials):
     """A store in one SQLite file (`postd.store.interface.Store`).
 
     The arguments are passed to `DatabaseFile` and `SqliteDatabase`.
@@ -58,7 +59,7 @@ class MemoryDatabase(SqliteDatabase):
         pass
 
 
-class MemoryStore(SqlitePosts, SqliteLogins):
+class MemoryStore(SqlitePosts, SqliteLogins, SqliteCredentials):
     """A store that lasts as long as the process."""
 
     def __init__(self, *, reactor: IReactor, thread: WriterThread | None = None) -> None:

@@ -18,12 +18,13 @@ OLDER = range(1, NEWEST)
 
 POSTS = 300
 
+_SESSION_COLUMNS = "id_hash, username, fingerprint, created, seen, expires, ends"  # of all schemas
 _SESSION = (bytes(31) + b"\1", "alice", b"first", NOW, NOW, NOW + 1800, NOW + 43200)
 _LOGINS = (
     ("INSERT INTO service_key VALUES (?, ?)", ("digest", bytes(range(32)))),
     ("INSERT INTO nonce_count VALUES (?, ?, ?)", (NOW, b"nonce", 7)),
     ("INSERT INTO nonce_count VALUES (?, ?, ?)", (NOW, b"proof", 1)),
-    ("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?, ?)", _SESSION),
+    (f"INSERT INTO session ({_SESSION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", _SESSION),
     *(("INSERT INTO failure (key, expires) VALUES (?, ?)", (key, NOW + 60)) for key in KEYS),
 )
 _TABLES = ("post", "sqlite_sequence", "version", "change", "service_key", "nonce_count", "session", "failure")
@@ -98,7 +99,7 @@ def _tables_of(connection: sqlite3.Connection) -> Tables:
     columns = {  # of all schemas
         "change": "revision, kind, id",
         "post": "id, post",
-        "session": "id_hash, username, fingerprint, created, seen, expires, ends",
+        "session": _SESSION_COLUMNS,
     }
     return {
         name: connection.execute(f"SELECT {columns.get(name, '*')} FROM {name}").fetchall()

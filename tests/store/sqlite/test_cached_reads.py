@@ -135,9 +135,9 @@ class ReadCacheTests:
         cache = self.filled(self.state(1))
         cache.note_commit(self.state(1), self.state(2), ())
         cache.note_commit(self.state(2), self.state(3), ("post",))
-        assert self.kept(cache, self.state(3)) == ["session", "failure"]
+        assert self.kept(cache, self.state(3)) == ["session", "failure", "personal_token"]
         cache.note_commit(self.state(3), self.state(4), ("session",))
-        assert self.kept(cache, self.state(4)) == ["failure"]
+        assert self.kept(cache, self.state(4)) == ["failure", "personal_token"]
 
     def test_count_wraps_around(self) -> None:
         cache = self.filled(self.state(0xFFFFFFFF))

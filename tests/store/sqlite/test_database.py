@@ -562,7 +562,7 @@ async def test_purge_of_an_empty_store_begins_no_transaction(store: SqliteStore)
 async def test_purge_uses_indexes(store: SqliteStore) -> None:
     with statements_of(reader_of(store)) as asked:
         await store.purge_expired(now=NOW, wall=NOW)
-    assert len(asked) == 6  # the clock, sessions, failures, idempotency keys, counts of nonces, proofs
+    assert len(asked) == 8  # the clock, sessions, failures, idempotency keys, counts of nonces, proofs, tokens, resets
     for statement in asked[1:]:
         plan = reader_of(store).execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
         assert all(row[3].startswith("SEARCH") for row in plan), plan

@@ -1,8 +1,9 @@
--- ARGV: deadline, id, username, fingerprint, created, seen, expires, ends, how many sessions the user may have, shown_name,
--- provider, subject, sid, id_token (each perhaps empty), the ids of the sessions to end. If the user has more, the oldest
--- others end, expired ones first.
+-- ARGV: deadline, id, username, fingerprint, created, seen, expires, ends, how many sessions the user may have, the values
+-- of `optional` (each perhaps empty), the ids of the sessions to end. If the user has more, the oldest others end, expired
+-- ones first.
+local optional = {'shown_name', 'provider', 'subject', 'sid', 'authenticated', 'address', 'browser', 'id_token'}
 local id = ARGV[2]
-for position = 15, #ARGV do
+for position = 10 + #optional, #ARGV do
   end_session(ARGV[position])
 end
 local others = redis.call('SMEMBERS', SESSIONS_OF .. ARGV[3])
@@ -21,9 +22,9 @@ if excess > 0 then
 end
 redis.call('HSET', SESSION .. id, 'username', ARGV[3], 'fingerprint', ARGV[4], 'created', ARGV[5], 'seen', ARGV[6],
   'expires', ARGV[7], 'ends', ARGV[8])
-for position, field in pairs({[10] = 'shown_name', [11] = 'provider', [12] = 'subject', [13] = 'sid', [14] = 'id_token'}) do
-  if ARGV[position] ~= '' then
-    redis.call('HSET', SESSION .. id, field, ARGV[position])
+for position, field in ipairs(optional) do
+  if ARGV[9 + position] ~= '' then
+    redis.call('HSET', SESSION .. id, field, ARGV[9 + position])
   end
 end
 for _, set in ipairs(sets_at(ARGV[4], ARGV[12], ARGV[13])) do

@@ -1,7 +1,8 @@
--- ARGV: deadline, now, the times until which nonces and proofs must have expired to be removed, how long CLOCK may be
--- behind, how many of each kind to remove at most. Returns whether there may be more (1 or 0), and what CLOCK has reached.
+-- ARGV: deadline, now, the times until which nonces, proofs and tokens must have expired to be removed, how long CLOCK may
+-- be behind, how many of each kind to remove at most. Returns whether there may be more (1 or 0), and what CLOCK has
+-- reached.
 redis.call('DEL', OLD_CHANGES) -- that of a node of an older version, which may still run
-local most = tonumber(ARGV[6])
+local most = tonumber(ARGV[7])
 local more, removed, last_proof = 0, false, 0
 local function expired(index, now)
   local found = redis.call('ZRANGEBYSCORE', index, '-inf', now, 'LIMIT', 0, most)
@@ -40,6 +41,12 @@ for _, key in ipairs(expired(FAILURES, ARGV[2])) do
     redis.call('ZREM', FAILURES, key)
   end
 end
+for _, token in ipairs(expired(TOKENS, ARGV[5])) do
+  delete_credential(KINDS.token, token)
+end
+for _, reset in ipairs(expired(RESETS, ARGV[2])) do
+  delete_reset(reset)
+end
 
 -- Last: where the server has no memory left, a script must remove something before it may write.
 local function advance(field, moment)
@@ -52,8 +59,12 @@ local function advance(field, moment)
 end
 
 local reached = redis.call('HGET', CLOCK, 'reached') or '0'
-local behind = tonumber(reached) <= tonumber(ARGV[2]) - tonumber(ARGV[5])
-if removed or (behind and redis.call('EXISTS', SESSIONS, NONCES, PROOFS, IDEMPOTENCY_KEYS, FAILURES) > 0) then
+local behind = tonumber(reached) <= tonumber(ARGV[2]) - tonumber(ARGV[6])
+local function expires() -- tokens may never do
+  return redis.call('EXISTS', SESSIONS, NONCES, PROOFS, IDEMPOTENCY_KEYS, FAILURES, RESETS) > 0
+    or redis.call('ZCOUNT', TOKENS, '-inf', '(inf') > 0
+end
+if removed or (behind and expires()) then
   reached = advance('reached', ARGV[2])
   advance('nonces', ARGV[3])
   advance('proofs', last_proof)
