@@ -82,14 +82,25 @@ class Upkeep:
         self._log.failure("background work of authentication stopped", failure=failure)
 
 
-def end_sessions(store: LoginStore, accounts: Mapping[str, Account | None]) -> None:
-    """End the sessions of users whose password has changed, or who were removed.
+async def delete_outdated(store: LoginStore, accounts: Mapping[str, Account | None]) -> None:
+    """Delete the sessions of users whose password has changed, or who were removed, and the links that reset it; also
+    the tokens and passkeys of former entries.
+
+    Fingerprints and entries alone make them worthless; this removes them from the store.
 
     Args:
-        store: has the sessions.
+        store: has them.
         accounts: the accounts as they are now, by the names of those that have changed; None for removed ones.
+
+    Raises:
+        StoreUnavailableError: they may not have been deleted.
     """
-    fingerprints = {name: None if account is None else account.fingerprint for name, account in accounts.items()}
-    ending = Deferred.fromCoroutine(store.delete_sessions_of(fingerprints))
-    # The fingerprints alone make the sessions invalid; this removes them from the store.
-    ending.addErrback(lambda failure: failure.trap(StoreUnavailableError))
+    changed = [*accounts.items()]
+    await store.delete_sessions_of({name: None if one is None else one.fingerprint for name, one in changed})
+    await store.delete_credentials_of({name: None if one is None else one.entry for name, one in changed})
+
+
+def start_deleting_outdated(store: LoginStore, accounts: Mapping[str, Account | None]) -> None:
+    """Start `delete_outdated`."""
+    deleting = Deferred.fromCoroutine(delete_outdated(store, accounts))
+    deleting.addErrback(lambda failure: failure.trap(StoreUnavailableError))

@@ -1,17 +1,20 @@
 """Writes new passwords to the user file while the server runs, as `postd user passwd` does."""
 
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
+from postd.auth.background_work import delete_outdated
 from postd.auth.password import PasswordVerifier
 from postd.auth.user_file import Account, make_account
 from postd.auth.user_file_editing import LockedError, edit_user_file, put_password
 from postd.auth.users import UserDirectory
-from postd.errors import ConfigError, PasswordChangedError, UserFileError
+from postd.errors import ConfigError, PasswordChangedError, StoreUnavailableError, UserFileError
 from postd.reactor import ServiceClock
+from postd.store.interface import LoginStore
 
 LOCK_WAIT_S = 5.0
 """How long a change waits while another process edits the user file."""
@@ -28,35 +31,57 @@ class PasswordWriter:
     Args:
         users: the accounts.
         verifier: has the threads, in which clients take turns.
+        store: has the sessions, tokens and passkeys.
         realm: the realm of the hashes for Digest.
         clock: its timers.
     """
 
     _log = Logger()
 
-    def __init__(self, users: UserDirectory, verifier: PasswordVerifier, *, realm: str, clock: ServiceClock) -> None:
+    def __init__(
+        self, users: UserDirectory, verifier: PasswordVerifier, store: LoginStore, *, realm: str, clock: ServiceClock
+    ) -> None:
         self._users = users
+        self._store = store
         self._verifier = verifier
         self._realm = realm
         self._clock = clock
 
-    async def write(self, name: str, password: str, *, fingerprint: bytes, address: str) -> Account:
-        """Write a new password; return the account, which `users` load later.
+    async def make(self, name: str, password: str, *, address: str) -> Account:
+        """Return an account with a new password, to be written; hashing it takes about 15 ms of a thread.
 
         Args:
             name: the account.
             password: the new password.
-            fingerprint: that of the account for which the change was judged: whose present password was right.
             address: the client's, with which it takes turns.
 
         Raises:
             ValueError: the password is not allowed; `str()` says why.
+            LoginsBusyError: too many passwords wait to be verified or written.
+        """
+        return await self._verifier.run(address, partial(make_account, name, password, self._realm))
+
+    async def write(self, account: Account, *, fingerprint: bytes, address: str, keeps_entry: bool = True) -> None:
+        """Write the new password of an account, which `settle` puts in force.
+
+        Args:
+            account: as by `make`.
+            fingerprint: that of the account for which the change was judged: whose present password was right.
+            address: the client's, with which it takes turns.
+            keeps_entry: whether tokens and passkeys of the account stay.
+
+        Raises:
             PasswordChangedError: the account has another password by now, or was removed; nothing was written.
             UserFileError: the file cannot be written, which the log has.
             LoginsBusyError: too many passwords wait to be verified or written.
         """
-        account = await self._verifier.run(address, partial(make_account, name, password, self._realm))
-        edit = partial(_edit, Path(self._users.path), account, fingerprint)
+
+        def check(present: Account | None) -> None:
+            if present is None or present.fingerprint != fingerprint:
+                raise PasswordChangedError
+
+        put = partial(put_password, account=account, check=check, keeps_entry=keeps_entry)
+        edit = partial(edit_user_file, Path(self._users.path), put, wait=False)
         ends = self._clock.seconds() + LOCK_WAIT_S
         while True:
             try:
@@ -67,19 +92,23 @@ class PasswordWriter:
                     error = ConfigError(self._users.path, "cannot be written: another process keeps its folder locked")
                     raise self._report(error) from None
                 await deferLater(self._clock, LOCK_RETRY_S)
+            except PasswordChangedError:
+                self._users.recheck()
+                raise
             except ConfigError as error:
                 raise self._report(error) from None
-        self._log.info("user file: {user!r} has a new password", user=name)
-        return account
+
+    async def settle(self, account: Account) -> None:
+        """Load the file again. On return the account's earlier sessions have ended on all workers, and its resets; so
+        have its tokens and passkeys unless it has kept its entry.
+
+        If the store does not answer, they end with the next check of the file by each worker.
+        """
+        self._users.recheck()
+        present = self._users.get(account.name)
+        with suppress(StoreUnavailableError):
+            await delete_outdated(self._store, {account.name: present})
 
     def _report(self, error: ConfigError) -> UserFileError:
         self._log.error("new password not written: {error}", error=error)
         return UserFileError(str(error))
-
-
-def _edit(path: Path, account: Account, fingerprint: bytes) -> None:
-    def check(present: Account | None) -> None:
-        if present is None or present.fingerprint != fingerprint:
-            raise PasswordChangedError
-
-    edit_user_file(path, partial(put_password, account=account, check=check), wait=False)

@@ -105,6 +105,14 @@ class Sessions:
         )
         return session_id
 
+    async def change(self, id_hash: bytes, session: Session) -> None:
+        """Store a session again that has changed, under the same identifier.
+
+        Raises:
+            StoreUnavailableError: it could not be stored.
+        """
+        await self._store.add_session(id_hash, session, in_place_of=[id_hash], max_of_user=self._max_per_account)
+
     async def use(self, id_hash: bytes) -> Session | None:
         """Return a live session, None if there is none, and renew it now and then."""
         session = await self.find(id_hash)
@@ -128,18 +136,14 @@ class Sessions:
         session = await self._store.get_session(id_hash)
         if session is None or session.expires <= self._now():
             return None
-        if self._fingerprint(session) != session.fingerprint:
+        if session.provider:
+            return session if self._providers.get(session.provider) == session.fingerprint else None
+        if self._users.fingerprint(session.username) != session.fingerprint:
             # Another worker may have changed the password, and kept the session in which its user asked for that.
             self._users.recheck()
-            if self._fingerprint(session) != session.fingerprint:
+            if self._users.fingerprint(session.username) != session.fingerprint:
                 return None
         return session
-
-    def _fingerprint(self, session: Session) -> bytes | None:
-        """Return the present fingerprint of a session's account."""
-        if session.provider:
-            return self._providers.get(session.provider)
-        return self._users.fingerprint(session.username)
 
     async def id_token_of(self, id_hash: bytes) -> str:
         """Return the ID token of a session, to sign its user out at the provider; empty for none.

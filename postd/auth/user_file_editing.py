@@ -93,19 +93,27 @@ def edit_user_file(path: Path, change: Callable[[bytes, Mapping[str, Account]], 
 
 
 def put_password(
-    content: bytes, accounts: Mapping[str, Account], account: Account, check: Callable[[Account | None], None]
+    content: bytes,
+    accounts: Mapping[str, Account],
+    account: Account,
+    check: Callable[[Account | None], None],
+    *,
+    keeps_entry: bool = True,
 ) -> bytes:
-    """Return a user file with an account added, or its password replaced: then its entry keeps its identity.
+    """Return a user file with an account added, or its password replaced.
 
     Args:
         content: the file.
         accounts: its accounts.
         account: as by `make_account`.
         check: called with the account that the file has, None if it has none; it may raise.
+        keeps_entry: whether the entry keeps its identity.
     """
     present = accounts.get(account.name)
     check(present)
-    return set_account(content, account if present is None else replace(account, entry_id=present.entry))
+    if present is not None and keeps_entry:
+        account = replace(account, entry_id=present.entry)
+    return set_account(content, account)
 
 
 def find_write_problem(path: Path) -> str | None:

@@ -1,6 +1,7 @@
 """`postd user`: the accounts of the user file."""
 
 import shlex
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -10,6 +11,7 @@ import click
 from twisted.internet.defer import Deferred, DeferredList
 from twisted.python.failure import Failure
 
+from postd.auth.password_reset import LIFETIME_S, PAGE, hash_secret, make_secret
 from postd.auth.user_file import (
     Account,
     check_name,
@@ -32,6 +34,7 @@ from postd.errors import (
 )
 from postd.protocol.digest import HASHES
 from postd.protocol.password import hash_kind, normalize, weakness
+from postd.protocol.password_reset import PasswordReset
 from postd.settings.loading import LoadedSettings
 from postd.settings.schema import Settings
 from postd.store.interface import Store
@@ -135,6 +138,31 @@ def _report_posts(loaded: LoadedSettings, name: str) -> None:
     if is_author:
         remove = f"postd user remove {printable(shlex.quote(name))} --posts"
         click.echo(f"postd: posts have the author {printable(name)} already; `{remove}` removes them", err=True)
+
+
+@user.command("reset")
+@click.argument("name")
+@with_settings("store", "users")
+def reset_password(*, loaded: LoadedSettings, name: str) -> None:
+    """Print a link by which a user sets a new password.
+
+    It is good once, for an hour; it takes the place of an earlier one. The user's sessions, tokens and passkeys end by
+    the new password. It needs the settings public_url and [accounts] change_password.
+    """
+    settings = loaded.settings
+    if not settings.accounts.change_password:
+        raise ConfigError("[accounts] change_password", "must be true, so that the server accepts the link")
+    if not settings.public_url:
+        raise ConfigError("public_url", "must be set: the link begins with it")
+    file = _user_file(settings)
+    name = require_valid("the name", check_name, name)
+    account = decode_users(load_user_file(file) or b"", str(file)).get(name)
+    _check_present(name, account, file)
+    assert account is not None
+    secret, expires = make_secret(), time.time() + LIFETIME_S
+    reset = PasswordReset(name, account.fingerprint, expires)
+    use_store(loaded, lambda store: store.add_password_reset(hash_secret(secret), reset))
+    click.echo(f"{settings.public_url}/{PAGE}?secret={secret}")
 
 
 @user.command("list")

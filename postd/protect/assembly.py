@@ -8,9 +8,10 @@ from msgspec.structs import asdict
 from twisted.cred.checkers import ICredentialsChecker
 from twisted.web.resource import IResource
 
-from postd.auth.background_work import Upkeep, end_sessions
+from postd.auth.background_work import Upkeep, start_deleting_outdated
 from postd.auth.checker import Checker
 from postd.auth.password import HashThreads, PasswordChecker, PasswordVerifier
+from postd.auth.password_change import PasswordWriter
 from postd.auth.portal import CoroutinePortal
 from postd.auth.stock_checker import AnyAccount, StockChecker
 from postd.auth.throttle import RESERVATION_TTL_S, Throttle
@@ -106,6 +107,7 @@ class Authentication:
         else:
             passwords = StockChecker(users, throttle, clock=clock)
         accounts = AnyAccount() if isinstance(passwords, StockChecker) else directory
+        writer = PasswordWriter(directory, self.verifier, store, realm=realm, clock=clock)
         self.context = Context(
             realm,
             store,
@@ -117,6 +119,7 @@ class Authentication:
             clock,
             reactor,
             mounted or MountedResources(),
+            writer=writer if directory.path else None,
         )
         self._upkeep = Upkeep(directory, self.verifier, store, clock=clock, reloaded=users_changed)
         self._parts: list[tuple[Scheme, SchemeParts]] = []
@@ -295,7 +298,7 @@ class Authentication:
 def load_users(path: str, store: LoginStore, previous: UserDirectory | None = None) -> UserDirectory:
     """Return the accounts of a user file, "" for none; on a reload the previous accounts if the file has the same path.
 
-    The sessions of users whose password changes, or who are removed, end.
+    The sessions of users whose password changes, or who are removed, end; so do tokens and passkeys of removed ones.
 
     Raises:
         ConfigError: the file cannot be used.
@@ -303,7 +306,7 @@ def load_users(path: str, store: LoginStore, previous: UserDirectory | None = No
     if previous is not None and previous.path == path:
         previous.check()
         return previous
-    users = UserDirectory(path, changed=partial(end_sessions, store))
+    users = UserDirectory(path, changed=partial(start_deleting_outdated, store))
     users.load()
     return users
 

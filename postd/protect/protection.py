@@ -5,6 +5,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any, Self, TypeVar, cast, get_args
 
 from msgspec.structs import replace
@@ -20,6 +21,7 @@ from postd.auth.credentials import run_to_completion
 from postd.auth.digest import NONCE_KEY
 from postd.auth.identity import Identity
 from postd.auth.portal import CoroutinePortal
+from postd.auth.user_file_editing import find_write_problem
 from postd.auth.users import UserDirectory
 from postd.defaults import (
     ACCOUNT_FAILURES,
@@ -216,8 +218,12 @@ class Protection:
         directory: UserDirectory | ICredentialsChecker | None
         if isinstance(users, str | os.PathLike):
             directory = _load_users(users, self._store, previous.context.users if previous is not None else None)
+            if self._form.accounts.change_password:
+                _warn_if_not_writable(directory.path)
         else:
             directory = users
+            if self._form.accounts.change_password:
+                raise ValueError("change_password: users must be the path of a user file")
         in_force = {
             "digest": isinstance(directory, UserDirectory),
             "bearer": bool(trusted),
@@ -574,6 +580,12 @@ class _Portal(CoroutinePortal):
 
 
 _log = Logger()
+
+
+def _warn_if_not_writable(path: str) -> None:
+    problem = find_write_problem(Path(path))
+    if problem:
+        _log.warn("{path}: {problem}; no password can be changed", path=path, problem=problem)
 
 
 def _load_users(path: str | os.PathLike[str], store: LoginStore, previous: UserDirectory | None) -> UserDirectory:

@@ -45,7 +45,7 @@ ClientAuth = Literal["auto", "client_secret_basic", "client_secret_post", "priva
 Logout = Literal["local", "provider"]
 """Whether signing out ends the session here alone, or goes on to the provider."""
 
-RESERVED_IDS = ("bind", "passkey", "session")
+RESERVED_IDS = ("bind", "passkey", "reset", "session")
 """Ids that providers must not have: `/login/<id>` is another page's."""
 
 _ID = re.compile(r"[a-z0-9-]{1,64}")

@@ -14,7 +14,7 @@ from twisted.logger import capturedLogs, formatEvent
 
 from postd.auth.password import PasswordVerifier
 from postd.auth.password_change import LOCK_RETRY_S, LOCK_WAIT_S, PasswordWriter
-from postd.auth.user_file import decode_users, make_account
+from postd.auth.user_file import Account, decode_users, make_account
 from postd.auth.user_file_editing import edit_user_file, find_write_problem, put_password
 from postd.auth.users import UserDirectory
 from postd.errors import LoginsBusyError, PasswordChangedError, UserFileError
@@ -39,12 +39,18 @@ class WriterLogins(Logins):
         self.users.load()
         self.verifier = PasswordVerifier(self.threads, now=self.clock.seconds)
         clock = ServiceClock(cast(IReactor, self.clock))
-        self.writer = PasswordWriter(self.users, self.verifier, realm="postd", clock=clock)
+        self.writer = PasswordWriter(self.users, self.verifier, self.api.store, realm="postd", clock=clock)
 
     def begin(self, password: str = "new", name: str = "alice") -> Deferred[Any]:
         fingerprint = self.users.fingerprint(name)
         assert fingerprint is not None
-        return Deferred.fromCoroutine(self.writer.write(name, password, fingerprint=fingerprint, address=HERE))
+
+        async def write() -> Account:
+            account = await self.writer.make(name, password, address=HERE)
+            await self.writer.write(account, fingerprint=fingerprint, address=HERE)
+            return account
+
+        return Deferred.fromCoroutine(write())
 
     def work(self) -> None:
         for _ in range(3):

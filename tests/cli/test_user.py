@@ -167,6 +167,44 @@ class PasswdTests:
         assert refusal("user", "passwd", "alice", "-u", "users") == "user 'alice' does not exist"
 
 
+OFF = "[accounts] change_password: must be true, so that the server accepts the link"
+
+
+class ResetTests:
+    """`tests/integration/test_new_passwords.py` has the link."""
+
+    @each(
+        "settings, why",
+        [
+            (
+                'public_url = "https://posts.example"',
+                "[accounts] change_password: must be true, so that the server accepts the link",
+            ),
+            (
+                "[accounts]\nchange_password = false",
+                "[accounts] change_password: must be true, so that the server accepts the link",
+            ),
+            ("[accounts]\nchange_password = true", "public_url: must be set: the link begins with it"),
+        ],
+    )
+    def test_missing_setting_is_named(self, users: Path, settings: str, why: str) -> None:
+        Path("postd.toml").write_text(settings)
+        assert refusal("user", "reset", "alice", "-u", "users", "-c", "postd.toml") == why
+
+    def test_unknown_user_is_refused(self, users: Path) -> None:
+        add("bob")
+        Path("postd.toml").write_text('public_url = "https://posts.example"\naccounts = {change_password = true}')
+        refused = refusal("user", "reset", "alice", "-u", "users", "-c", "postd.toml")
+        assert refused == "user 'alice' does not exist"
+        assert sorted(one.name for one in users.parent.iterdir()) == ["postd.toml", "users"]
+
+    def test_no_store_is_made(self, users: Path) -> None:
+        add("alice")
+        Path("postd.toml").write_text('public_url = "https://posts.example"\naccounts = {change_password = true}')
+        assert "postd.db" in refusal("user", "reset", "alice", "-u", "users", "-c", "postd.toml")
+        assert sorted(one.name for one in users.parent.iterdir()) == ["postd.toml", "users"]
+
+
 class RemoveTests:
     def test_user_is_removed(self, users: Path) -> None:
         add("alice")

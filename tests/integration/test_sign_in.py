@@ -187,7 +187,7 @@ async def test_check_tries_discovery_and_prints_the_redirect_uri(tmp_path: Path)
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ('id = "bind"', "sign_in[0].id: 'bind' is reserved: bind, passkey, session"),
+        ('id = "bind"', "sign_in[0].id: 'bind' is reserved: bind, passkey, reset, session"),
         ('id = "A"', "sign_in[0].id: 'A' is not an id"),
         ('scopes = ["profile"]', 'sign_in[0].scopes: need "openid"'),
         ('client_secret_file = "none"', "sign_in[0].client_secret_file: "),

@@ -114,6 +114,7 @@ class AccountArea:
         self.sessions, self.clients, self.options, self.providers, self.now = sessions, clients, options, providers, now
         self._portal, self._reader, self._form, self._realm = portal, reader, form, realm
         self._sign_in = sign_in
+        self.challenge = reader.challenge
 
     def path(self, name: str) -> str:
         """Return the path of a page, such as `account/tokens`."""

@@ -4,15 +4,22 @@ from collections.abc import Mapping
 
 from postd.protect.account.base import AccountArea, AccountTask
 from postd.protect.account.overview import Overview
+from postd.protect.account.password import ChangePassword
 from postd.protect.pages import Page
+from postd.protect.schemes.interface import Context
 
 
-def make_account_pages(area: AccountArea, after: str) -> Mapping[str, Page]:
+def make_account_pages(area: AccountArea, after: str, context: Context) -> Mapping[str, Page]:
     """Return the pages by their paths below that of the sign-in form.
 
-    `after` is the path of the page to which a sign-in leads.
+    Args:
+        area: the common part of the pages.
+        after: the path of the page to which a sign-in leads.
+        context: what the tasks are made with.
     """
     tasks: list[AccountTask] = []
+    if area.options.change_password and context.writer is not None:
+        tasks.append(ChangePassword(area, context.users, context.writer, context.store))
     pages = dict(Overview(area, tasks, after).pages())
     for task in tasks:
         pages |= task.pages()

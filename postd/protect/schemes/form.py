@@ -5,6 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from postd.auth.checker import Checker
+from postd.auth.password_reset import PasswordResets
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import SessionChecker, Sessions
 from postd.auth.stock_checker import StockChecker
@@ -17,6 +18,7 @@ from postd.protect.guard import ProtectedResource
 from postd.protect.login import LoginViews, sign_out_origins
 from postd.protect.login_form import LoginForm
 from postd.protect.pages import Page
+from postd.protect.password_reset import ResetViews
 from postd.protect.providers import TrustedProvider
 from postd.protect.schemes.interface import (
     CROSS_SITE,
@@ -144,7 +146,8 @@ class Form(Scheme, frozen=True):
             return {
                 **views.pages(),
                 **self._make_pages_of(providers, views, portal, context),
-                **make_account_pages(area, self.after),
+                **make_account_pages(area, self.after, context),
+                **self._make_reset_pages(context),
             }
 
         # The form checks passwords even if no rule has "session".
@@ -163,6 +166,14 @@ class Form(Scheme, frozen=True):
             background=background,
             sign_out_origins=partial(sign_out_origins, providers),
         )
+
+    def _make_reset_pages(self, context: Context) -> Mapping[str, Page]:
+        """Return the pages on which users set a new password by a link."""
+        if not self.accounts.change_password or context.writer is None:
+            return {}
+        now = context.clock.seconds
+        resets = PasswordResets(context.store, context.users, context.writer, context.throttle, now=now)
+        return ResetViews(resets, context.clients, realm=context.realm, sign_in=self.sign_in).pages()
 
     def _make_pages_of(
         self, providers: "Mapping[str, Provider]", views: LoginViews, portal: CoroutinePortal, context: Context

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 from msgspec import Struct, field
 
 from postd.auth.checker import Checker
+from postd.auth.password_change import PasswordWriter
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Fingerprints
 from postd.auth.throttle import Throttle
@@ -136,6 +137,7 @@ class Context(Struct, frozen=True):
         reactor: for background work.
         mounted: the resources of an application, whose paths its site has.
         providers: the OpenID providers in force, by their ids, which all sign-in pages have in common.
+        writer: writes new passwords to the user file; None without one.
     """
 
     realm: str
@@ -149,6 +151,7 @@ class Context(Struct, frozen=True):
     reactor: IReactor
     mounted: MountedResources
     providers: "dict[str, Provider]" = field(default_factory=dict)
+    writer: PasswordWriter | None = None
 
 
 class Rule(Struct, frozen=True):
