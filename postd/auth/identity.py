@@ -66,6 +66,7 @@ class SignedIn(Struct, frozen=True):
         subject: the user at the provider (`sub`).
         sid: the session at the provider, empty if it names none.
         id_token: the ID token, to sign out at the provider; empty if that is not wanted.
+        authenticated: when the user has authenticated there (`auth_time`); 0 if it is not known.
     """
 
     provider: str
@@ -73,6 +74,7 @@ class SignedIn(Struct, frozen=True):
     subject: str
     sid: str
     id_token: str = ""
+    authenticated: float = 0.0
 
     def __repr__(self) -> str:
         return f"SignedIn({self.provider!r})"

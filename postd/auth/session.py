@@ -68,13 +68,26 @@ class Sessions:
         self._now = now
         self._max_per_account = max_per_account
 
-    async def begin(self, username: str, *, in_place_of: Collection[bytes], signed_in: SignedIn | None = None) -> str:
+    async def begin(  # noqa: PLR0913 - all but one by name
+        self,
+        username: str,
+        *,
+        in_place_of: Collection[bytes],
+        signed_in: SignedIn | None = None,
+        address: str = "",
+        browser: str = "",
+        scheme: str = "",
+    ) -> str:
         """Begin a session and return its identifier; the sessions `in_place_of` and the oldest above the limit end.
 
         Args:
             username: the account.
             in_place_of: the hashes of sessions that it replaces.
-            signed_in: the sign-in at an OpenID provider; None for an account of this server.
+            signed_in: the sign-in at an OpenID provider; None for an account of this server, whose user has just
+                proved who they are.
+            address: the client's address.
+            browser: its browser, in words.
+            scheme: the scheme by which the user has signed in, as in `Identity`.
 
         Raises:
             Refused: the account was removed since its credentials were verified, or the provider.
@@ -86,15 +99,17 @@ class Sessions:
             fingerprint = self._providers.get(signed_in.provider)
         if fingerprint is None:
             raise Refused("no such user any more", username, known=True)
-        times = {"now": self._now(), "idle_s": self._idle_s, "lifetime_s": self._lifetime_s}
+        now = self._now()
         session_id = make_session_id()
         id_hash = hash_session_id(session_id)
         assert id_hash is not None
-        session, id_token = make_session(username, fingerprint, **times), ""
+        session = make_session(username, fingerprint, now=now, idle_s=self._idle_s, lifetime_s=self._lifetime_s)
+        session, id_token = replace(session, authenticated=now, address=address, browser=browser, scheme=scheme), ""
         if signed_in is not None:
             id_token = signed_in.id_token
             session = replace(
                 session,
+                authenticated=min(signed_in.authenticated, now),
                 shown_name=signed_in.shown_name,
                 provider=signed_in.provider,
                 subject=signed_in.subject,
@@ -111,7 +126,13 @@ class Sessions:
         Raises:
             StoreUnavailableError: it could not be stored.
         """
-        await self._store.add_session(id_hash, session, in_place_of=[id_hash], max_of_user=self._max_per_account)
+        await self._store.add_session(
+            id_hash,
+            session,
+            in_place_of=[id_hash],
+            max_of_user=self._max_per_account,
+            id_token=await self._store.get_id_token(id_hash),
+        )
 
     async def use(self, id_hash: bytes) -> Session | None:
         """Return a live session, None if there is none, and renew it now and then."""
@@ -131,19 +152,46 @@ class Sessions:
         live = [(id_hash, session) for id_hash, session in found if session is not None]
         return live[0] if len(live) == 1 else None
 
+    async def list_of(self, username: str) -> dict[bytes, Session]:
+        """Return the live sessions of an account by the hashes of their identifiers, oldest first.
+
+        Raises:
+            StoreUnavailableError: they cannot be read.
+        """
+        found, now = await self._store.list_sessions_of(username), self._now()
+        return {
+            id_hash: session
+            for id_hash, session in found.items()
+            if session.expires > now and self._fingerprint(session) == session.fingerprint
+        }
+
     async def find(self, id_hash: bytes) -> Session | None:
         """Return a live session, without renewing it; None if there is none."""
         session = await self._store.get_session(id_hash)
         if session is None or session.expires <= self._now():
             return None
-        if session.provider:
-            return session if self._providers.get(session.provider) == session.fingerprint else None
-        if self._users.fingerprint(session.username) != session.fingerprint:
+        if self._fingerprint(session) != session.fingerprint:
             # Another worker may have changed the password, and kept the session in which its user asked for that.
             self._users.recheck()
-            if self._users.fingerprint(session.username) != session.fingerprint:
+            if self._fingerprint(session) != session.fingerprint:
                 return None
         return session
+
+    def _fingerprint(self, session: Session) -> bytes | None:
+        """Return the present fingerprint of a session's account."""
+        if session.provider:
+            return self._providers.get(session.provider)
+        return self._users.fingerprint(session.username)
+
+    async def confirm(self, id_hash: bytes) -> None:
+        """Note that the user of a session has just proved who they are; without effect if it has ended.
+
+        Raises:
+            StoreUnavailableError: it could not be stored.
+        """
+        session = await self.find(id_hash)
+        if session is not None:
+            await self.change(id_hash, replace(session, authenticated=self._now()))
 
     async def id_token_of(self, id_hash: bytes) -> str:
         """Return the ID token of a session, to sign its user out at the provider; empty for none.

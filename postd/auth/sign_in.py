@@ -31,7 +31,7 @@ from postd.protocol.base64url import encode_base64url
 from postd.protocol.discovery import MetadataError, endpoint_of
 from postd.protocol.dpop_proof import DPoPKey
 from postd.protocol.id_token import IdTokenPolicy, LogoutToken, Person
-from postd.protocol.jwt import Jwt, TokenError, decode_jwt, describe
+from postd.protocol.jwt import Jwt, TokenError, decode_date, decode_jwt, describe
 from postd.protocol.members import decode_object, member
 from postd.protocol.sign_in import (
     SCOPES,
@@ -253,9 +253,10 @@ class Provider:
             now=self.now(),
             authenticated_since=pending.begun if pending.fresh else None,
         )
+        authenticated = decode_date(claims, "auth_time") or 0.0
         if self.policy.needs_user_info(claims) and member(metadata, "userinfo_endpoint") is not None:
             claims = self.policy.add_user_info(claims, await self._fetch_user_info(metadata, access_token))
-        return self.policy.find_person(claims), id_token
+        return replace(self.policy.find_person(claims), authenticated=authenticated), id_token
 
     async def check_logout(self, token: str) -> LogoutToken:
         """Check a logout token; whether it was used before is for the caller to check.
@@ -383,7 +384,14 @@ class AuthorizationCodeChecker(Checker):
             provider.url,
             claims_json=json.dumps(person.claims).encode(),
             shown_name=person.shown_name,
-            signed_in=SignedIn(provider.id, person.shown_name, person.subject, person.sid, id_token if is_kept else ""),
+            signed_in=SignedIn(
+                provider.id,
+                person.shown_name,
+                person.subject,
+                person.sid,
+                id_token if is_kept else "",
+                person.authenticated,
+            ),
         )
 
 

@@ -34,6 +34,7 @@ from postd.protect.login_form import CARRIED_FORM_MAX_BYTES, LoginForm, decode_c
 from postd.protect.pages import Page
 from postd.protocol.host import origin_of
 from postd.protocol.sign_in import make_sign_out_url
+from postd.protocol.user_agent import describe_browser
 
 if TYPE_CHECKING:
     from postd.auth.sign_in import Provider
@@ -150,7 +151,14 @@ class LoginViews:
         cookies = decode_session_cookies(request)
         replaced = cookies.id_hashes if cookies else ()
         # The identifier is always a new one: the browser's may have been planted (session fixation).
-        session_id = await self._sessions.begin(user.account, in_place_of=replaced, signed_in=signed_in)
+        session_id = await self._sessions.begin(
+            user.account,
+            in_place_of=replaced,
+            signed_in=signed_in,
+            address=self._clients.address(request),
+            browser=describe_browser(request.fields.get(b"User-Agent", [b""])[0]),
+            scheme=user.scheme,
+        )
         set_session_cookie(request, session_id, secure=self.is_secure(request))
 
     def accept(self, request: Request, user: Identity, back: bytes | None, by: str = "") -> Response:

@@ -55,6 +55,7 @@ class Person(Struct, frozen=True):
         subject: the user at the provider (`sub`).
         sid: the session at the provider, empty if it names none.
         claims: the claims of the ID token, and of UserInfo where it was needed.
+        authenticated: when the user has authenticated, by the ID token; 0 if it does not say.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Person(Struct, frozen=True):
     subject: str
     sid: str
     claims: Mapping[str, object]
+    authenticated: float = 0.0
 
 
 class LogoutToken(Struct, frozen=True):

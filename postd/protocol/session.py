@@ -24,8 +24,8 @@ class Session(Struct, frozen=True):
     Of a session begun at a provider also: the name that pages show, the id of the provider in the settings, and the
     claims `sub` and `sid` of its ID token. Each is empty if it is not known, and all are after form login.
 
-    For its user: when the user last proved who they are, by a password or a passkey or at the provider; the address
-    and the browser, in words, of the sign-in. They are 0 and empty if they are not known.
+    For its user: when the user last proved who they are, by a password or a passkey or at the provider; the address,
+    the browser, in words, and the scheme of the sign-in. They are 0 and empty if they are not known.
 
     New fields go to the end, with a default: stored sessions lack them.
     """
@@ -43,6 +43,7 @@ class Session(Struct, frozen=True):
     authenticated: float = 0.0
     address: str = ""
     browser: str = ""
+    scheme: str = ""
 
 
 def make_session_id() -> str:

@@ -11,6 +11,7 @@ from twisted.internet.defer import Deferred
 from zope.interface.verify import verifyObject
 
 from postd.auth.credentials import Refused, SessionCredentials
+from postd.auth.identity import SignedIn
 from postd.auth.session import SessionChecker, Sessions
 from postd.auth.users import UserDirectory
 from postd.errors import StoreUnavailableError
@@ -125,6 +126,55 @@ class SessionsTests:
         for _ in range(2):
             run(api, sessions.end([id_hash]))
             assert result_of(sessions.use(id_hash)) is None
+
+    def test_session_has_the_circumstances_of_its_sign_in(self, api: InMemoryApi, sessions: Sessions) -> None:
+        begun: dict[str, Any] = {"address": "192.0.2.1", "browser": "Firefox on Linux", "scheme": "form"}
+        id_hash = hash_session_id(run(api, sessions.begin("alice", in_place_of=(), **begun)))
+        assert id_hash is not None
+        found = result_of(sessions.find(id_hash))
+        assert {name: getattr(found, name) for name in begun} == begun
+        assert found.authenticated == found.created == api.START_S
+
+    def test_time_of_authentication_is_that_of_the_provider(self, api: InMemoryApi, users: UserDirectory) -> None:
+        now, at = api.START_S, {"idp": b"p"}
+        sessions = Sessions(api.store, users, idle_s=60, lifetime_s=60, now=api.clock.seconds, providers=at)
+        for told, kept in ((0.0, 0.0), (now - 5000, now - 5000), (now + 5, now)):
+            signed_in = SignedIn("idp", "Alice", "1", "", authenticated=told)
+            id_hash = hash_session_id(run(api, sessions.begin("i#1", in_place_of=(), signed_in=signed_in)))
+            assert id_hash is not None
+            assert result_of(sessions.find(id_hash)).authenticated == kept
+
+    def test_confirmed_session_keeps_all_else(self, api: InMemoryApi, users: UserDirectory) -> None:
+        sessions = Sessions(api.store, users, idle_s=60, lifetime_s=60, now=api.clock.seconds, providers={"idp": b"p"})
+        signed_in = SignedIn("idp", "Alice", "1", "sid", id_token="e.y.J")
+        id_hash = hash_session_id(run(api, sessions.begin("i#1", in_place_of=(), signed_in=signed_in)))
+        assert id_hash is not None
+        before = result_of(sessions.find(id_hash))
+        api.clock.rightNow += 30
+        confirming = started(sessions.confirm(id_hash))
+        api.clock.advance(0)
+        result_of(confirming)
+        assert result_of(sessions.find(id_hash)) == replace(before, authenticated=api.START_S + 30)
+        assert result_of(sessions.id_token_of(id_hash)) == "e.y.J"
+
+    def test_ended_session_is_not_confirmed(self, api: InMemoryApi, sessions: Sessions) -> None:
+        id_hash = self.begin(api, sessions)
+        run(api, sessions.end([id_hash]))
+        run(api, sessions.confirm(id_hash))
+        assert result_of(api.store.list_sessions()) == []
+
+    def test_live_sessions_of_a_user_are_listed(
+        self, api: InMemoryApi, sessions: Sessions, file: Path, users: UserDirectory
+    ) -> None:
+        self.begin(api, sessions)
+        api.clock.rightNow += 1000
+        live = [self.begin(api, sessions), self.begin(api, sessions)]
+        self.begin(api, sessions, "bob")
+        api.clock.rightNow += 1000
+        assert result_of(sessions.list_of("alice")).keys() == set(live)
+        file.write_text(user_line("alice", "another"))
+        users.refresh()
+        assert result_of(sessions.list_of("alice")) == {}
 
     def test_session_ended_during_renewal_stays_ended(self, api: InMemoryApi, sessions: Sessions) -> None:
         id_hash = self.begin(api, sessions)

@@ -1491,6 +1491,7 @@ class LoginStoreContract(CredentialStoreContract):
                 Session("https://idp.example#1", b"p", NOW, NOW, NOW, NOW, provider="idp", subject="1"),
                 Session("https://idp.example#2", b"p", NOW, NOW, NOW, NOW, sid="only"),
                 replace(make_session(), authenticated=NOW + 1 / 3, address="2001:db8::1", browser="Firefox on Linux"),
+                replace(make_session(), scheme="passkey"),
                 replace(make_session(), browser='\u202e "\n'),
             ]
         ):

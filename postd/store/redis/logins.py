@@ -82,7 +82,8 @@ class RedisLogins(StorePart[RedisDatabase]):
         ending = (old.hex() for old in in_place_of)
         stored = (id_hash.hex(), session.username, session.fingerprint.hex(), *times)
         provided = (session.shown_name, session.provider, session.subject, session.sid)
-        shown = (repr(session.authenticated) if session.authenticated else "", session.address, session.browser)
+        authenticated = repr(session.authenticated) if session.authenticated else ""
+        shown = (authenticated, session.address, session.browser, session.scheme)
         await self._write(_ADD_SESSION, *stored, max_of_user, *provided, *shown, id_token, *ending)
 
     async def get_session(self, id_hash: bytes) -> Session | None:
@@ -164,7 +165,7 @@ def _decode_session(fields: list[Any]) -> Session | None:
     username, fingerprint, created, seen, expires, ends, shown_name, provider, subject, sid, *rest = fields
     if username is None:
         return None
-    authenticated, address, browser = rest
+    authenticated, address, browser, scheme = rest
     return Session(
         username,
         bytes.fromhex(fingerprint),
@@ -179,6 +180,7 @@ def _decode_session(fields: list[Any]) -> Session | None:
         float(authenticated or 0.0),
         address or "",
         browser or "",
+        scheme or "",
     )
 
 

@@ -5,6 +5,7 @@
 ALTER TABLE session ADD COLUMN authenticated REAL NOT NULL DEFAULT 0;
 ALTER TABLE session ADD COLUMN address TEXT NOT NULL DEFAULT '';
 ALTER TABLE session ADD COLUMN browser TEXT NOT NULL DEFAULT '';
+ALTER TABLE session ADD COLUMN scheme TEXT NOT NULL DEFAULT '';
 
 -- expires is infinity for a token that never does.
 CREATE TABLE personal_token (
