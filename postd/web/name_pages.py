@@ -33,7 +33,7 @@ DOCS_LINK = '<a href="/docs">API documentation</a>'
 
 class Home(Struct, frozen=True):
     """`/home`: as `show_name`, with the account; a page for clients that prefer HTML, with links to board, if any,
-    sign-out and `/docs`.
+    account, sign-out and `/docs`.
 
     Both forms have the link to the board as a header field (RFC 8288), too.
     """
@@ -47,7 +47,7 @@ class Home(Struct, frozen=True):
         if not wants_html(request):
             return _make_name_text(identity.account, headers)
         board = f"{BOARD_LINK}\n" if self.has_board else ""
-        content = f'{board}<a href="/logout">Sign out</a>\n{DOCS_LINK}\n'
+        content = f'{board}<a href="/account">Account</a>\n<a href="/logout">Sign out</a>\n{DOCS_LINK}\n'
         title = f"Success: {identity.shown_name or identity.name}"
         return make_html_response(HTTPStatus.OK, title, content, site_name=self.site_name, headers=dict(headers))
 

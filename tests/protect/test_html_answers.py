@@ -284,7 +284,7 @@ class OwnFrontTests:
         plain, html = (ask(api, "GET", "/home", None, session | headers) for headers in ({}, BROWSER))
         assert plain.body == b"Success: alice\n"
         links = [attributes["href"] for attributes in Page(html).all("a")]
-        assert links == [*(["/board"] if has_board else []), "/logout", "/docs"]
+        assert links == [*(["/board"] if has_board else []), "/account", "/logout", "/docs"]
         assert "<h1>Success: alice</h1>" in html.body.decode()
         assert "postd" in html.body.decode()
         check_page(html)

@@ -86,7 +86,7 @@ def test_home_leads_to_the_board_and_to_signing_out(browser: Browser) -> None:
     browser.type(Keys.ENTER)
     browser.wait_for("/board")
     browser.open("/home")
-    browser.type(Keys.TAB, Keys.TAB)
+    browser.type(Keys.TAB, Keys.TAB, Keys.TAB)
     assert browser.focused == "Sign out"
     browser.type(Keys.ENTER)
     browser.wait_for("/logout")

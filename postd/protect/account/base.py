@@ -13,12 +13,13 @@ from urllib.parse import quote
 
 from msgspec import Struct
 from twisted.internet.defer import CancelledError
+from twisted.logger import Logger
 
 from postd.auth.credentials import Refused
 from postd.auth.identity import AuthenticationResult
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Sessions
-from postd.http.errors import Advice, Problem, make_problem_response
+from postd.http.errors import Advice, Problem, make_problem_response, retry_after_text, to_problem
 from postd.http.interface import Request
 from postd.http.pages.template import STYLE, fill_page, make_policy, read_file
 from postd.http.peer import PeerResolver
@@ -29,12 +30,15 @@ from postd.protect.account.options import AccountOptions
 from postd.protect.cookie import SessionReader, below, decode_session_cookies, expire_session_cookie
 from postd.protect.guard import outcome_of
 from postd.protect.login import check_password
-from postd.protect.login_form import LoginForm, make_alert
+from postd.protect.login_form import LoginForm, make_alert, make_hidden
 from postd.protect.pages import Page
 from postd.protocol.session import Session
 
 if TYPE_CHECKING:
     from postd.auth.sign_in import Provider
+
+RECENT_S = 15 * 60
+"""How long a sign-in is recent, in seconds."""
 
 SECRET_FIELDS = frozenset({"password", "present", "new", "again"})
 """Fields of forms that no page repeats."""
@@ -45,11 +49,16 @@ FORM = "account"
 Fields = Mapping[str, list[str]]
 """The fields of a form, each with its values."""
 
+_log = Logger()
+
 _STYLE = STYLE + read_file(__package__, "account.css")
 _POLICY = make_policy(_STYLE)
 _HEADING = Template("<header>\n$site<h1>$title</h1>\n</header>\n$back")
 _BACK = Template('<p class="back"><a href="$path">Account</a></p>\n')
 _DONE = Template('<p id="done" class="done" role="status" tabindex="-1">$message</p>\n')
+_CONFIRM = Template(read_file(__package__, "confirm.html"))
+_PASSWORD = Template(read_file(__package__, "confirm-password.html"))
+_PROVIDER = Template(read_file(__package__, "confirm-provider.html"))
 
 
 class Visitor(Struct, frozen=True):
@@ -113,12 +122,11 @@ class AccountArea:
     ) -> None:
         self.sessions, self.clients, self.options, self.providers, self.now = sessions, clients, options, providers, now
         self._portal, self._reader, self._form, self._realm = portal, reader, form, realm
-        self._sign_in = sign_in
-        self.challenge = reader.challenge
+        self.sign_in, self.challenge = sign_in, reader.challenge
 
     def path(self, name: str) -> str:
         """Return the path of a page, such as `account/tokens`."""
-        return below(self._sign_in, name)
+        return below(self.sign_in, name)
 
     def make_page(self, get: View | None = None, post: FormView | None = None) -> Page:
         """Return a page with these views, for visitors alone.
@@ -177,13 +185,12 @@ class AccountArea:
             return self._reader.redirect_to_sign_in(request, request.uri)
         if decode_session_cookies(request) is not None:
             expire_session_cookie(request)
-        challenge = self._reader.challenge
-        carrying = self._form.carry(request, challenge, without=SECRET_FIELDS)
+        carrying = self._form.carry(request, self.challenge, without=SECRET_FIELDS)
         if carrying is not None:
             return carrying
-        problem = Problem(401, "There is no session.", headers={b"WWW-Authenticate": challenge})
+        problem = Problem(401, "There is no session.", headers={b"WWW-Authenticate": self.challenge})
         back = quote(self.path(FORM), safe="/")
-        return make_problem_response(request, problem, Advice("", f"{self._sign_in}?next={back}", "Sign in"))
+        return make_problem_response(request, problem, Advice("", f"{self.sign_in}?next={back}", "Sign in"))
 
     def page(  # noqa: PLR0913 - most have their defaults
         self,
@@ -213,6 +220,13 @@ class AccountArea:
         policy = _POLICY if script is None else make_policy(_STYLE, script)
         return make_response(status, HTML, body, {**headers, b"Content-Security-Policy": policy})
 
+    def means(self, session: Session) -> str:
+        """Return how the user of a session has signed in, in words."""
+        provider = self.providers.get(session.provider)
+        if session.scheme == "passkey":
+            return "with a passkey"
+        return "with a password" if provider is None else f"with {provider.name}"
+
     def redirect(self, name: str, done: str = "") -> Response:
         """Return the redirect to a page after a change; `done` names the message that it shows (`message`)."""
         query = f"?done={done}#done" if done else ""
@@ -222,6 +236,11 @@ class AccountArea:
         """Return the message after a change, as HTML: that of `messages` which `?done` names, or none."""
         message = messages.get(decode_query(request).get("done", [""])[0], "")
         return _DONE.substitute(message=message) if message else ""
+
+    def log(self, request: Request, visitor: Visitor, what: str) -> None:
+        """Log a change of an account."""
+        address = self.clients.address(request)
+        _log.info("account: {user!r} from {address}: {what}", user=visitor.account, address=address, what=what)
 
     async def check_password(self, request: Request, visitor: Visitor, password: str) -> None:
         """Check the password of a visitor as a sign-in does: it is throttled, and failures are logged.
@@ -242,6 +261,55 @@ class AccountArea:
         if identity.account != visitor.account:
             raise Refused("the password is another user's", visitor.account, known=True)
         request.authentication = accepted
+
+    async def confirm(self, request: Request, visitor: Visitor, fields: Fields) -> Response | None:
+        """Return None if the visitor has signed in recently, or the form has the password; else the page that asks.
+
+        The page has the fields of the form, so that nothing has to be typed again.
+        """
+        if self.now() - visitor.session.authenticated <= RECENT_S:
+            return None
+        password = fields.get("password", [""])[0]
+        if not password or visitor.issuer:
+            return self._ask(request, visitor, fields)
+        try:
+            await self.check_password(request, visitor, password)
+            await self.sessions.confirm(visitor.id_hash)
+        except Refused:
+            return self._ask(request, visitor, fields, "The password is wrong.")
+        except CancelledError:
+            raise
+        except Exception as error:
+            problem = to_problem(error)
+            if problem is None or not retry_after_text(problem):
+                raise
+            return self._ask(request, visitor, fields, f"{problem.detail} {retry_after_text(problem)}", problem)
+        return None
+
+    def _ask(
+        self, request: Request, visitor: Visitor, fields: Fields, why: str = "", problem: Problem | None = None
+    ) -> Response:
+        """Return the page "Confirm that it is you"."""
+        path = escape(request.path.decode("ascii"))
+        if visitor.issuer:
+            provider = self.providers[visitor.session.provider]
+            back = quote(f"{self.path(FORM)}?done=confirmed", safe="/")
+            href = f"{self.path(f'login/{provider.id}')}?fresh=1&next={back}"
+            proof = _PROVIDER.substitute(name=escape(provider.name), href=escape(href))
+        else:
+            proof = _PASSWORD.substitute(described=' aria-describedby="alert" aria-invalid="true"' if why else "")
+        hidden = "".join(
+            make_hidden({name: value})
+            for name, values in fields.items()
+            if name not in SECRET_FIELDS
+            for value in values
+        )
+        content = _CONFIRM.substitute(
+            name=escape(visitor.name), action=path, hidden=hidden, proof=proof, back=escape(self.path(FORM))
+        )
+        status = HTTPStatus.UNAUTHORIZED if problem is None else problem.status
+        more = {b"WWW-Authenticate": self.challenge} if problem is None else problem.headers
+        return self.page(status, "Confirm that it is you", content, alert=why, headers={**PAGE_HEADERS, **more})
 
 
 TITLE = "Your account"

@@ -41,11 +41,10 @@ class Overview:
             if about is not None:
                 path = escape(area.path(task.name))
                 tasks.append(_TASK.substitute(path=path, title=task.title, about=escape(about)))
-        provider = area.providers.get(session.provider)
         content = _CONTENT.substitute(
             done=area.message(request, _DONE),
             name=escape(visitor.name),
-            means="" if provider is None else f" with {escape(provider.name)}",
+            means=escape(area.means(session)),
             when=make_time(int(session.created * 1000), int(area.now() * 1000)),
             tasks="".join(tasks),
             after=escape(self._after),

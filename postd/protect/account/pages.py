@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from postd.protect.account.base import AccountArea, AccountTask
 from postd.protect.account.overview import Overview
 from postd.protect.account.password import ChangePassword
+from postd.protect.account.sessions import SessionTask
 from postd.protect.pages import Page
 from postd.protect.schemes.interface import Context
 
@@ -17,7 +18,7 @@ def make_account_pages(area: AccountArea, after: str, context: Context) -> Mappi
         after: the path of the page to which a sign-in leads.
         context: what the tasks are made with.
     """
-    tasks: list[AccountTask] = []
+    tasks: list[AccountTask] = [SessionTask(area)]
     if area.options.change_password and context.writer is not None:
         tasks.append(ChangePassword(area, context.users, context.writer, context.store))
     pages = dict(Overview(area, tasks, after).pages())

@@ -237,6 +237,8 @@ def _make_who(reader: Reader) -> str:
     if reader.signs_out:
         leave = '<form method="POST" action="/logout"><input type="submit" class="quiet" value="Sign out"></form>'
     name = f'<span class="unseen">Signed in as </span><strong dir="auto">{escape(reader.name)}</strong>'
+    if reader.signs_out:  # the account's pages need a session
+        name = f'<a href="/account">{name}</a>'
     return f'<div class="who">{name}{leave}</div>\n'
 
 
