@@ -1925,6 +1925,17 @@ class LastingLoginStoreContract(LoginStoreContract):
         await again.stop()
 
     @ensureDeferred
+    async def test_tokens_that_never_expire_and_passkeys_keep_no_clock(self, make_store: MakeLoginStore) -> None:
+        """An idle store is not written."""
+        store = await open_store(make_store)
+        await store.add_token(id_hash_of(1), make_token(1, expires=math.inf))
+        await store.add_passkey(make_passkey(1))
+        assert await store.purge_expired(now=NOW, wall=NOW) == 0
+        await store.add_password_reset(b"1", PasswordReset("alice", b"", NOW + 1))
+        assert await store.purge_expired(now=NOW, wall=NOW) == NOW
+        await store.stop()
+
+    @ensureDeferred
     async def test_nothing_used_and_removed_is_accepted_after_a_restart(self, make_store: MakeLoginStore) -> None:
         store, other = await open_store(make_store), await open_store(make_store)
         assert await store.use_nonce(b"nonce", 1, expires=NOW)

@@ -10,12 +10,14 @@ from contextlib import closing
 from pathlib import Path
 
 _UNFINISHED = ".unfinished-"
+_LEFT_OUT = {"id_token", "passkey", "password_reset", "personal_token"}
 
 
 def keep_upgrade_copy(source: sqlite3.Connection, database: str, suffix: str) -> str:
     """Copy a database page by page; return the name of the copy when it is durable.
 
-    It has the owner of the database and mode 0600, and no ID tokens: they end with their sessions.
+    It has the owner of the database and mode 0600, and nothing that must end with its deletion in the database: no ID
+    tokens, and no credentials, which would be valid again if the copy took the place of the database.
 
     If there is another file with that name, the copy gets a number (`.2`, `.3`), unless the two are equal, as after a
     start that failed later: restarts do not fill the disk.
@@ -75,9 +77,10 @@ def _copy(source: sqlite3.Connection, made: str, original: os.stat_result) -> No
             copy.execute("PRAGMA journal_mode = OFF")
             copy.execute("PRAGMA synchronous = OFF")
             source.backup(copy)
-            if copy.execute("SELECT 1 FROM sqlite_master WHERE name = 'id_token'").fetchone():
-                copy.execute("PRAGMA secure_delete = ON")
-                copy.execute("DELETE FROM id_token")
+            copy.execute("PRAGMA secure_delete = ON")
+            tables = {name for (name,) in copy.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            for table in _LEFT_OUT & tables:
+                copy.execute(f"DELETE FROM {table}")  # noqa: S608 - only constants
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

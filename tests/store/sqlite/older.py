@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import astuple
 
 from postd.store.sqlite.database_file import APPLICATION_ID, schema_steps
-from tests.store.contract import KEYS, NOW
+from tests.store.contract import ID_TOKEN, KEYS, NOW, id_hash_of, make_provider_session
 
 STEPS = schema_steps()
 NEWEST = len(STEPS)
@@ -19,7 +20,8 @@ OLDER = range(1, NEWEST)
 POSTS = 300
 
 _SESSION_COLUMNS = "id_hash, username, fingerprint, created, seen, expires, ends"  # of all schemas
-_SESSION = (bytes(31) + b"\1", "alice", b"first", NOW, NOW, NOW + 1800, NOW + 43200)
+_PROVIDER_COLUMNS = f"{_SESSION_COLUMNS}, shown_name, provider, subject, sid"  # since schema 10
+_SESSION = (id_hash_of(1), "alice", b"first", NOW, NOW, NOW + 1800, NOW + 43200)
 _LOGINS = (
     ("INSERT INTO service_key VALUES (?, ?)", ("digest", bytes(range(32)))),
     ("INSERT INTO nonce_count VALUES (?, ?, ?)", (NOW, b"nonce", 7)),
@@ -56,6 +58,12 @@ def make_older(path: Path, schema: int, posts: int = POSTS) -> Tables:
             connection.execute(statement, row)
         if schema > 7:
             connection.execute("INSERT INTO used_proof VALUES (?, ?)", (NOW, b"proof"))
+        if schema > 9:
+            session = astuple(make_provider_session("1", "s"))[:10]
+            connection.execute(
+                f"INSERT INTO session ({_PROVIDER_COLUMNS}) VALUES (?{', ?' * 10})", (id_hash_of(2), *session)
+            )
+            connection.execute("INSERT INTO id_token VALUES (?, ?)", (id_hash_of(2), ID_TOKEN))
         connection.execute("COMMIT")
         for suffix in ("", "-wal"):
             shutil.copyfile(f"{made}{suffix}", f"{path}{suffix}")

@@ -13,6 +13,7 @@ from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
 from twisted.internet.task import deferLater
 
+from postd.protocol.password_reset import PasswordReset
 from postd.reactor import IReactor
 from postd.store.interface import Failures
 from postd.store.sqlite.commit_detector import CommitDetector
@@ -24,7 +25,9 @@ from tests.store.contract import (
     NOW,
     MakeStore,
     id_hash_of,
+    make_passkey,
     make_session,
+    make_token,
     open_store,
     started,
     until_available,
@@ -52,6 +55,7 @@ async def test_query_results_are_cached_until_a_commit(store: SqliteStore, path:
 @ensureDeferred
 async def test_own_commit_removes_only_results_of_what_it_changes(store: SqliteStore) -> None:
     session, nonce, keys = id_hash_of(1), b"nonce", KEYS
+    tables = ["version", "session", "failure", "token"]
 
     async def read_all() -> list[str]:
         """Read something of each table; return what had to be asked of the file."""
@@ -59,10 +63,11 @@ async def test_own_commit_removes_only_results_of_what_it_changes(store: SqliteS
             await store.version()
             await store.get_session(session)
             await store.count_failures(keys, now=NOW)
-        return ["version" if "version" in text else "session" if "session" in text else "failure" for text in asked]
+            await store.get_token(b"hash")
+        return [next(name for name in tables if name in text) for text in asked]
 
     await store.add_session(session, make_session())
-    assert await read_all() == ["version", "session", "failure"]
+    assert await read_all() == tables
     writes: list[tuple[Callable[[], Awaitable[object]], list[str]]] = [
         (lambda: store.use_nonce(nonce, 1, expires=NOW), []),
         (lambda: store.use_nonce(nonce, 1, expires=NOW), []),  # nothing is committed
@@ -71,7 +76,17 @@ async def test_own_commit_removes_only_results_of_what_it_changes(store: SqliteS
         (lambda: store.add_failure(keys, now=NOW, expires=NOW + 1), ["failure"]),
         (lambda: store.add_post("x"), ["version"]),
         (lambda: store.replace_post(1, "y"), ["version"]),
-        (lambda: store.purge_expired(now=NOW + 10, wall=NOW + 10), ["version", "session", "failure"]),
+        (lambda: store.add_token(b"hash", make_token(1)), ["token"]),
+        (lambda: store.use_token(b"hash", used=NOW), ["token"]),
+        (lambda: store.delete_tokens(["token1"]), ["token"]),
+        (lambda: store.add_token(b"hash", make_token(1)), ["token"]),
+        (lambda: store.delete_credentials_of({"alice": None}), ["token"]),
+        (lambda: store.add_passkey(make_passkey(1)), []),
+        (lambda: store.use_passkey(id_hash_of(1), used=NOW, sign_count=1, backed_up=True), []),
+        (lambda: store.delete_passkeys(["key1"]), []),
+        (lambda: store.add_password_reset(b"1", PasswordReset("alice", b"", NOW)), []),
+        (lambda: store.use_password_reset(b"1"), []),
+        (lambda: store.purge_expired(now=NOW + 10, wall=NOW + 10), tables),
     ]
     for write, asked in writes:
         await write()

@@ -1,5 +1,6 @@
 """The SQLite store: durability, locks, other programs, and a file that is replaced."""
 
+import math
 import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable
@@ -34,7 +35,9 @@ from tests.store.contract import (
     MakeStore,
     error_of,
     id_hash_of,
+    make_passkey,
     make_session,
+    make_token,
     open_store,
     started,
     until_available,
@@ -566,6 +569,44 @@ async def test_purge_uses_indexes(store: SqliteStore) -> None:
     for statement in asked[1:]:
         plan = reader_of(store).execute(f"EXPLAIN QUERY PLAN {statement}").fetchall()
         assert all(row[3].startswith("SEARCH") for row in plan), plan
+
+
+@ensureDeferred
+async def test_purge_of_tokens_that_never_expire_begins_no_transaction(store: SqliteStore) -> None:
+    await store.add_token(b"hash", make_token(1, expires=math.inf))
+    with statements_of(writer_of(store)) as done:
+        await store.purge_expired(now=NOW, wall=NOW)
+    assert done == []
+
+
+@ensureDeferred
+async def test_credentials_are_found_by_indexes(store: SqliteStore) -> None:
+    calls: list[Any] = [
+        store.get_token(b"1"),
+        store.list_tokens("alice"),
+        store.get_passkey(b"1"),
+        store.list_passkeys("alice"),
+        store.get_password_reset(b"1"),
+        store.list_sessions_of("alice"),
+        store.add_token(b"1", make_token(1)),
+        store.use_token(b"1", used=NOW),
+        store.delete_tokens(["1"], account="alice"),
+        store.add_passkey(make_passkey(1)),
+        store.use_passkey(b"1", used=NOW, sign_count=1, backed_up=True),
+        store.rename_passkey("1", "", account="alice"),
+        store.delete_passkeys(["1"]),
+        store.use_password_reset(b"1"),
+        store.delete_credentials_of({"alice": b"entry"}),
+    ]
+    with statements_of(reader_of(store)) as asked, statements_of(writer_of(store)) as done:
+        for call in calls:
+            await call
+    searches = [one for one in asked + done if one.split()[0] in {"SELECT", "UPDATE", "DELETE"}]
+    assert len(searches) == 18  # one each, three for adding, three for the last
+    for statement in searches:
+        plan = [row[3] for row in reader_of(store).execute(f"EXPLAIN QUERY PLAN {statement}")]
+        assert plan[0].startswith("SEARCH"), (statement, plan)
+        assert plan[1:] in ([], ["USE TEMP B-TREE FOR ORDER BY"]), (statement, plan)
 
 
 @ensureDeferred

@@ -1,5 +1,6 @@
 """Upgrades of a file with an older schema: atomic, and with a copy of the old file."""
 
+import hashlib
 import resource
 import shutil
 import signal
@@ -19,6 +20,7 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 
 from postd.errors import StoreRefusedError, StoreUnavailableError
 from postd.model import Change, ChangeKind, PostDetails
+from postd.protocol.password_reset import PasswordReset
 from postd.reactor import IReactor
 from postd.store.sqlite.database_file import SCHEMA_WITHOUT_TEXTS, schema_steps
 from postd.store.sqlite.store import SqliteStore
@@ -29,8 +31,10 @@ from tests.store.contract import (
     NOW,
     error_of,
     id_hash_of,
+    make_passkey,
     make_provider_session,
     make_session,
+    make_token,
     open_store,
     started,
     until_available,
@@ -87,6 +91,9 @@ async def test_upgrade_keeps_all_data_and_a_copy(path: Path, schema: int) -> Non
     assert abs(collection.began / 1000 - time.time()) < 60
     assert await store.collection() == collection
     assert (await store.get_session(id_hash_of(1)) == make_session()) == (schema > 1)
+    assert (await store.get_session(id_hash_of(2)) == make_provider_session("1", "s")) == (schema > 9)
+    assert await store.get_id_token(id_hash_of(2)) == (ID_TOKEN if schema > 9 else "")
+    assert await store.end_sessions_at(b"provider", subject="1") == (1 if schema > 9 else 0)
     assert await store.use_nonce(b"nonce", 7, expires=NOW) == (schema == 1)
     assert await store.use_proof(b"proof", expires=NOW) == (schema == 1)
     assert (await store.key("digest") == bytes(range(32))) == (schema > 1)
@@ -100,21 +107,30 @@ async def test_upgrade_keeps_all_data_and_a_copy(path: Path, schema: int) -> Non
 
 
 @ensureDeferred
-async def test_copy_of_an_upgrade_has_no_id_token(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_upgrade_copy_has_no_id_token_and_no_credential(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = await open_store(lambda: make_store(path))
     session = make_provider_session("1", "s")
     for number in range(3):
         await store.add_session(id_hash_of(number), session, id_token=ID_TOKEN[: 4096 >> 4 * number])
+    secrets = [hashlib.sha256(b"%d" % number).digest() for number in range(50)]
+    for number, secret in enumerate(secrets):
+        await store.add_token(secret, make_token(number, label="LABEL" * 20))
+        await store.add_passkey(make_passkey(number, f"{number}", credential_id=secret, label="LABEL" * 20))
+        await store.add_password_reset(secret, PasswordReset(f"{number}", b"", NOW))
+    await store.delete_tokens([f"token{number}" for number in range(0, 50, 2)])
     await store.stop()
     steps = (*schema_steps(), "CREATE TABLE next (id);\n")
     monkeypatch.setattr("postd.store.sqlite.database_file.schema_steps", lambda: steps)
     store = await open_store(lambda: make_store(path))
     assert await store.get_id_token(id_hash_of(0)) == ID_TOKEN
+    assert (len(await store.list_tokens()), len(await store.list_passkeys())) == (25, 50)
     await store.stop()
     copy = path.with_name(f"posts.db.schema-{NEWEST}")
     assert run_sql(copy, "SELECT count(*) FROM session") == [(3,)]
     assert ID_TOKEN[:16].encode() not in copy.read_bytes()
     assert ID_TOKEN[1000:1016].encode() not in copy.read_bytes()
+    assert b"LABEL" not in copy.read_bytes()
+    assert [secret for secret in secrets if secret[:8] in copy.read_bytes()] == []
 
 
 @pytest.mark.parametrize("schema", OLDER)
