@@ -390,7 +390,8 @@ class LoginStore(CredentialStore, Protocol):
             in_place_of: the hashes of sessions that it replaces; they end. With `id_hash` itself, a session changes.
             max_of_user: the number of sessions that its user may have, this one included. The oldest other sessions
                 end, expired ones first.
-            id_token: the ID token of the session's provider, kept as long as the session, for `get_id_token` alone.
+            id_token: the ID token of the session's provider, kept as long as the session, for `get_id_token` alone. One
+                of a session that it replaces is not kept.
         """
 
     async def get_session(self, id_hash: bytes) -> Session | None:

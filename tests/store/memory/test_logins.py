@@ -1,5 +1,6 @@
 """The login store in memory: the contract, and what it keeps between purges."""
 
+import math
 import tracemalloc
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
@@ -10,6 +11,7 @@ from twisted.internet import reactor as global_reactor
 from twisted.internet.task import Clock
 
 from postd.errors import StoreUnavailableError
+from postd.protocol.password_reset import PasswordReset
 from postd.protocol.session import Session
 from postd.reactor import IReactor
 from postd.store.interface import NONCE_COUNTS_KEPT_S, Failures
@@ -21,8 +23,10 @@ from tests.store.contract import (
     MakeLoginStore,
     error_of,
     id_hash_of,
+    make_passkey,
     make_reservation,
     make_session,
+    make_token,
     started,
 )
 
@@ -133,6 +137,15 @@ async def _sign_in_and_out(store: MemoryLogins, now: float) -> None:
     await store.delete_sessions([id_hash_of(1)])
 
 
+async def _make_and_revoke(store: MemoryLogins, now: float) -> None:
+    number = int(now)
+    await store.add_token(id_hash_of(number), make_token(number, f"user {now}", expires=math.inf))
+    await store.add_passkey(make_passkey(number, f"user {now}"))
+    await store.add_password_reset(id_hash_of(number), PasswordReset(f"user {now}", b"", now + 3600))
+    await store.delete_tokens([f"token{number}"])
+    await store.delete_credentials_of({f"user {now}": None})
+
+
 async def _attempt(store: MemoryLogins, now: float) -> None:
     reservation = make_reservation(f"{now}", now + 60)
     await store.reserve_attempt(reservation, allowed=(9, 9, 9), now=now)
@@ -145,7 +158,7 @@ async def _fail_and_forget(store: MemoryLogins, now: float) -> None:
     await store.forget_failures(key)
 
 
-@pytest.mark.parametrize("operation", [_renew, _sign_in_and_out, _attempt, _fail_and_forget])
+@pytest.mark.parametrize("operation", [_renew, _sign_in_and_out, _make_and_revoke, _attempt, _fail_and_forget])
 @ensureDeferred
 async def test_what_ends_takes_no_memory_until_the_purge(
     store: MemoryLogins, operation: Callable[[MemoryLogins, float], Coroutine[Any, Any, None]]

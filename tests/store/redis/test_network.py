@@ -6,11 +6,15 @@ from pathlib import Path
 
 import pytest
 from pytest_twisted import ensureDeferred
+from twisted.internet.defer import CancelledError
+from twisted.internet.testing import StringTransport
+from txredisapi import BaseRedisProtocol
 
 from postd.errors import (
     StoreUnavailableError,
 )
 from postd.store.redis.connecting import connect
+from postd.store.redis.connection import RedisProtocol
 from postd.store.redis.url import Host, RedisAddress
 from tests.redis_server import Proxy, RedisServer, free_port
 from tests.store.contract import posts_of
@@ -25,6 +29,32 @@ from tests.store.failing import (
 )
 
 pytestmark = pytest.mark.usefixtures("log")
+
+
+def test_commands_are_encoded_as_by_txredisapi() -> None:
+    command = ("HSET", "kéy 🚀", b"\0\xff\r\n", 17, -1, "", 2**53)
+    ours, theirs = RedisProtocol("", reactor), BaseRedisProtocol(charset="utf-8", convertNumbers=False)
+    sent = []
+    for protocol in (ours, theirs):
+        protocol.makeConnection(StringTransport())
+        protocol.connected = 1
+        protocol.execute_command(*command)
+        sent.append(protocol.transport.value())
+    assert sent[0] == sent[1]
+    assert sent[0].startswith(b"*7\r\n$4\r\nHSET\r\n")
+
+
+def test_cancelled_command_leaves_the_next_one_its_reply() -> None:
+    protocol = RedisProtocol("", reactor)
+    protocol.makeConnection(StringTransport())
+    first, second, third = (protocol.execute_command("GET", name) for name in "abc")
+    first.addErrback(lambda failure: failure.trap(CancelledError) and "cancelled")
+    first.cancel()
+    protocol.dataReceived(b"$1\r\na\r\n-OOM full\r\n$1\r\nc\r\n")
+    results: list[object] = []
+    for reply in (first, second, third):
+        reply.addErrback(lambda failure: str(failure.value)).addCallback(results.append)
+    assert results == ["cancelled", "OOM full", "c"]
 
 
 def cut_off(data: bytes) -> bytes:

@@ -22,7 +22,7 @@ from postd.store.redis.connection import RedisReplyError
 from postd.store.redis.url import Host, RedisAddress
 from tests.cases import each
 from tests.redis_server import Proxy, RedisServer, free_port
-from tests.store.contract import NOW, error_of, id_hash_of, make_session, posts_of
+from tests.store.contract import NOW, error_of, id_hash_of, make_session, make_token, posts_of
 from tests.store.failing import (
     AT_ONCE_S,
     BACK_WITHIN_S,
@@ -47,6 +47,7 @@ async def test_full_server_allows_reads_and_deletions(lasting: RedisServer, log:
         for n in range(3):
             await store.add_post(f"post {n}")
         await store.add_session(id_hash_of(1), make_session())
+        await store.add_token(id_hash_of(1), make_token(1))
         lasting.ask("CONFIG", "SET", "maxmemory", "1")
         try:
             for call in (store.add_post("x"), store.replace_post(1, "longer"), store.use_nonce(b"n", 1, expires=NOW)):
@@ -55,6 +56,8 @@ async def test_full_server_allows_reads_and_deletions(lasting: RedisServer, log:
             assert [text for _, text in await posts_of(store)] == ["post 0", "post 1", "post 2"]
             await store.delete_post(1)
             assert await store.delete_sessions([id_hash_of(1)]) == 1
+            assert await store.delete_tokens(["token1"]) == 1
+            assert isinstance(await error_of(store.add_token(id_hash_of(2), make_token(2))), StoreFullError)
             lasting.ask("CLIENT", "KILL", "TYPE", "normal")
             await serves_again(store)
             make_store(lasting.url).prepare()

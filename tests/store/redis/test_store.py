@@ -6,19 +6,23 @@ import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
 
+from postd.protocol.password_reset import PasswordReset
 from postd.reactor import IReactor
-from postd.store.interface import Store
+from postd.store.interface import TOKENS_KEPT_S, Store
 from postd.store.opening import open_store as make_store_of
 from postd.store.redis.scripts import KEYS
 from tests.redis_server import RedisServer
 from tests.store.contract import (
     ID_TOKEN,
+    NOW,
     LastingStoreContract,
     MakeStore,
     check_text_comes_back,
     id_hash_of,
+    make_passkey,
     make_provider_session,
     make_session,
+    make_token,
     with_any_text,
 )
 
@@ -41,6 +45,21 @@ class RedisStoreTests(LastingStoreContract):
     @ensureDeferred
     async def test_text_is_stored_exactly(self, store: Store, text: str) -> None:
         await check_text_comes_back(store, text)
+
+    @ensureDeferred
+    async def test_credentials_leave_no_key(self, store: Store, server: RedisServer) -> None:
+        for end in (
+            lambda: store.delete_credentials_of({"alice": None}),
+            lambda: store.purge_expired(now=NOW + 9 + TOKENS_KEPT_S, wall=NOW),
+        ):
+            await store.add_token(id_hash_of(1), make_token(1, expires=NOW + 9))
+            await store.add_passkey(make_passkey(1))
+            for secret in (b"1", b"2"):
+                await store.add_password_reset(secret, PasswordReset("alice", b"", NOW))
+            await end()
+            await store.delete_passkeys(["key1"])
+            left = [key for kind in ("token", "passkey", "reset") for key in server.ask("KEYS", f"postd:{kind}*")]
+            assert left == []
 
     @ensureDeferred
     async def test_session_of_an_older_version_is_read(self, store: Store, server: RedisServer) -> None:
