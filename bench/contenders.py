@@ -40,6 +40,7 @@ POSTD_PROTECTED = replace(
     POSTD, settings=f'users = "users"\nrealm = "{REALM}"\n[api]\nread = ["basic", "digest", "session"]\n'
 )
 POSTD_WITH_USERS = replace(POSTD, settings='users = "users"')
+POSTD_TOKEN = replace(POSTD, settings='users = "users"\n[api]\nread = ["token"]\n')
 POSTD_BEARER = replace(
     POSTD, settings=f'[api]\nread = ["bearer"]\n[[bearer]]\nissuer = "ISSUER"\naudience = "{AUDIENCE}"\n'
 )

@@ -5,10 +5,12 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from joserfc.jwk import RSAKey
 
 from bench.contenders import AUDIENCE, ISSUER, ORIGIN, REALM
 from bench.loads import Load, load, percentile, script, time_slow_client
-from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, Server, ask, running
+from bench.servers import LOAD_CORE, SERVER_CORE, BenchError, Server, ask, command_of_this_python, running
 from bench.workloads import SHORT_LIST, Duration, check_list, check_stored, serving_short_list
 from postd.auth.user_file import make_account, set_account
 from postd.protocol.dpop_proof import DPoPKey, make_proof
@@ -72,6 +74,15 @@ def cookie_of(set_cookie: str) -> str:
     return set_cookie.partition(";")[0]
 
 
+def token_fields(folder: Path, server: Server, _port: int, _count: int) -> Fields:
+    """Make a personal access token of the user."""
+    command = [command_of_this_python("postd"), "token", "add", USER, "-c", "postd.toml"]
+    made = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if made.returncode:
+        raise BenchError(f"{server.name}: {made.stderr}")
+    return Fields([f"Authorization: Bearer {made.stdout.strip()}"])
+
+
 def digest_fields(server: Server, port: int, count: int) -> Fields:
     """Return responses to one challenge, with counts from 1 on (RFC 7616 §3.4), and the cookie that came with it."""
     refused = ask(port, "GET", "/post").headers
@@ -115,6 +126,10 @@ def measure_stock(server: Server, folder: Path, duration: Duration) -> dict[str,
     """Measure as `measure_known`, with Basic; the password is also in a file for Twisted's checker."""
     (folder / "users.plain").write_text(f"{USER}:{PASSWORD}\n")
     return measure_known(basic_fields, server, folder, duration)
+
+
+def measure_personal_token(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    return measure_known(partial(token_fields, folder), server, folder, duration)
 
 
 def measure_logged_in(login: Login, server: Server, folder: Path, duration: Duration) -> dict[str, float]:

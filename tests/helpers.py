@@ -274,6 +274,7 @@ class InMemoryApi:
         return self.logins.protect(resource, schemes, ProtectedResource(self.logins.context.clients))
 
     def close(self) -> None:
+        self.clock.advance(0)  # writes that no request waits for
         self.logins.stop()
         result_of(self.store.stop())
 

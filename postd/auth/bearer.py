@@ -51,6 +51,7 @@ from postd.protocol.jwt import (
     decode_jwt,
     hint_at,
 )
+from postd.protocol.personal_token import has_prefix
 from postd.reactor import IReactor
 from postd.store.interface import LoginStore
 
@@ -351,6 +352,8 @@ class BearerChecker(Checker):
         No failure is counted if an issuer is unavailable, because the token may be from that issuer.
         """
         introspectors = [(issuer, issuer.introspector) for issuer in issuers if issuer.introspector is not None]
+        if has_prefix(credentials.token):
+            raise TokenError("it is a personal access token, which this resource does not accept so")
         if not introspectors:
             raise TokenError("it is opaque, and no issuer has an introspection_endpoint")
         if throttle is None:

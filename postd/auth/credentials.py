@@ -4,7 +4,7 @@ Each kind provides exactly one interface: a portal takes the first checker whose
 """
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from msgspec import Struct
 from twisted.cred.credentials import ICredentials
@@ -57,6 +57,16 @@ class IBearerCredentials(ICredentials):
     proof: "SentProof | None" = Attribute("the proof that it was sent with (DPoP), None for Bearer")
     certificate: "Callable[[], bytes | None]" = Attribute("returns the client's certificate in DER, None without one")
     is_proven: bool = Attribute("whether proof and certificate were checked before, for the same request")
+
+
+class ITokenCredentials(ICredentials):
+    """A personal access token (Bearer, or Basic with the token as the password)."""
+
+    token: str = Attribute("the token as sent")
+    writes: bool = Attribute("whether the request changes data")
+    address: str = Attribute("the client's address, for log and throttle")
+    scope: str = Attribute("the scope that the token needs; empty for that of its access")
+    username: str | None = Attribute("the user name that it was sent with (Basic), None for Bearer")
 
 
 @implementer(IPasswordCredentials)
@@ -116,6 +126,20 @@ class BearerCredentials(Struct, frozen=True):
 
     def __repr__(self) -> str:
         return f"BearerCredentials(scheme={self.scheme!r}, writes={self.writes}, address={self.address!r})"
+
+
+@implementer(ITokenCredentials)
+class TokenCredentials(Struct, frozen=True):
+    scheme: ClassVar[str] = "token"
+
+    token: str
+    writes: bool
+    address: str
+    scope: str = ""
+    username: str | None = None
+
+    def __repr__(self) -> str:
+        return f"TokenCredentials(writes={self.writes}, address={self.address!r})"
 
 
 class Refused(UnauthorizedLogin):
@@ -183,10 +207,13 @@ class StaleNonceError(Refused):
 
 
 class InvalidTokenError(Refused):
-    """An access token that is not accepted (RFC 6750 §3.1: invalid_token); `expired` if only for its age."""
+    """A token that is not accepted (RFC 6750 §3.1: invalid_token); `expired` if only for its age.
 
-    def __init__(self, why: str, *, expired: bool = False) -> None:
-        super().__init__(why)
+    `account` is its owner, if it is known.
+    """
+
+    def __init__(self, why: str, account: str | None = None, *, expired: bool = False) -> None:
+        super().__init__(why, account, known=account is not None)
         self.expired = expired
 
 
@@ -195,7 +222,7 @@ class InvalidProofError(Refused):
 
 
 class InsufficientScopeError(Refused):
-    """A valid access token that lacks scope (RFC 6750 §3.1: insufficient_scope); `scope` is the required one."""
+    """A valid token that lacks scope (RFC 6750 §3.1: insufficient_scope); `scope` is the required one."""
 
     def __init__(self, username: str, scope: str) -> None:
         super().__init__("the token's scope is not enough", username, known=True)

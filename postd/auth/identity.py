@@ -22,8 +22,10 @@ class Identity(Struct, frozen=True):
     Args:
         account: the name of the account, normalized (NFC) for a user file, as the checker returns it for a stock
             checker; `ISSUER#NAME` for the owner of a token, because two issuers may use the same name.
-        scheme: the scheme of the credentials: `basic`, `digest`, `form`, `sign_in`, `session`, `bearer` or `dpop`.
-        issuer: the issuer of the token, or of the provider where a session began; empty for other credentials.
+        scheme: the scheme of the credentials: `basic`, `digest`, `form`, `sign_in`, `session`, `bearer`, `dpop` or
+            `token`.
+        issuer: the issuer of the token, or of the provider whose user has the session or the personal access token;
+            empty for other credentials.
         scopes: the scopes of the token.
         claims_json: the claims of the token, or the introspection response, as a JSON object.
         revalidate: returns whether the identity is still valid.
@@ -48,8 +50,8 @@ class Identity(Struct, frozen=True):
 
     @property
     def is_token(self) -> bool:
-        """Whether the credentials are an access token."""
-        return self.scheme in {"bearer", "dpop"}
+        """Whether the credentials are a token, which has scopes."""
+        return self.scheme in {"bearer", "dpop", "token"}
 
     @property
     def name(self) -> str:

@@ -49,6 +49,9 @@ WAIT_MAX_S = 3.0
 POLL_INTERVAL_S = 0.25
 """How often a waiting attempt reads the counts again, for changes by other workers and nodes."""
 
+CALM_S, CALM_MAX = 1.0, 1024
+"""How long `Throttle.check` remembers that keys have no failures, and how many it remembers."""
+
 NOTE_S = 60
 """The least time between two refusals of a key that have a reason, in seconds."""
 
@@ -145,6 +148,7 @@ class Throttle:
         self._unstored_by_key: dict[bytes, deque[float]] = {}
         self._unreleased: list[Reservation] = []
         self._noted = TTLCache[bytes, bool](NOTED_MAX)
+        self._calm = TTLCache[FailureKeys, bool](CALM_MAX)
 
     def set_limits(self, *, failures: int, address_failures: int, account_failures: int, window_s: float) -> None:
         """Change the limits; failures already counted keep their expiry."""
@@ -186,6 +190,26 @@ class Throttle:
                 await self._wait(exhausted, started + WAIT_MAX_S)
             now = self._clock.seconds()
 
+    async def check(self, keys: FailureKeys) -> None:
+        """Check that no limit is reached, for an attempt that is known not to fail.
+
+        If the keys have no failures, that is taken to be so for `CALM_S`, unless a failure is recorded here.
+
+        Raises:
+            TooManyFailuresError: the limit of a key is reached.
+            StoreUnavailableError: the counts cannot be read.
+        """
+        now = self._clock.seconds()
+        if self._calm.get(keys, now):
+            return
+        counted = await self._store.count_failures(keys, now=now)
+        if self._unstored:
+            self._drop_expired()
+        if counted or self._unstored:
+            self._exhausted_key(keys, counted)
+        else:
+            self._calm.put(keys, True, until=now + CALM_S)  # noqa: FBT003 - a value
+
     async def reserve(self, attempt: Attempt) -> Attempt:
         """Return an admitted attempt with a reservation, for a comparison that has to wait.
 
@@ -210,6 +234,7 @@ class Throttle:
         Raises:
             StoreUnavailableError: the store may not have counted it; this process does.
         """
+        self._calm.clear()
         now = self._clock.seconds()
         expires = now + self._window_s
         adding = self._store.add_failure(attempt.keys, now=now, expires=expires, reservation=attempt.reservation)

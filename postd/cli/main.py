@@ -18,6 +18,7 @@ _COMMANDS = {
     "serve": "postd.cli.serve:serve",
     "user": "postd.cli.user:user",
     "session": "postd.cli.session:session",
+    "token": "postd.cli.token:token",
     "dpop-key": "postd.cli.dpop_key:make_dpop_key",
     "check": "postd.cli.check:check",
     "export": "postd.cli.transfer:export_posts",

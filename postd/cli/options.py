@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,11 @@ def format_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table with aligned columns."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def format_time(seconds: float) -> str:
+    """Return a time of the store in UTC, to the second."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def pluralize(number: int, what: str) -> str:

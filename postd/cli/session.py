@@ -1,12 +1,11 @@
 """`postd session`: the live sessions, begun by the form or at an OpenID provider."""
 
 import time
-from datetime import UTC, datetime
 
 import click
 
 from postd.auth.user_file import check_name, load_accounts
-from postd.cli.options import format_table, pluralize, with_settings
+from postd.cli.options import format_table, format_time, pluralize, with_settings
 from postd.cli.passwords import require_valid
 from postd.cli.with_store import use_store
 from postd.daemon.schemes import make_providers
@@ -45,7 +44,7 @@ def list_sessions(*, loaded: LoadedSettings) -> None:
     ]
     for session in live:
         times = session.created, session.seen, session.expires, session.ends
-        rows.append((printable(session.username), session.provider or "password", *map(_format_time, times)))
+        rows.append((printable(session.username), session.provider or "password", *map(format_time, times)))
     click.echo("\n".join(format_table(rows)) if live else "no sessions")
 
 
@@ -64,7 +63,3 @@ def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: 
         loaded, lambda store: store.delete_all_sessions() if name is None else store.delete_sessions_of({name: None})
     )
     click.echo(f"{pluralize(ended, 'session')} ended")
-
-
-def _format_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")

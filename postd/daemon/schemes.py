@@ -40,6 +40,7 @@ def make_schemes(loaded: LoadedSettings) -> list[Scheme]:
     own: dict[str, dict[str, Any]] = {
         "digest": asdict(settings.digest),
         "bearer": {"issuers": _make_issuers(settings.bearer, loaded.where.get("bearer", "bearer"))},
+        "token": {"issuers": [table.issuer for table in settings.sign_in]},
         "session": {
             **asdict(settings.session),
             **_first_page(loaded),
@@ -50,12 +51,10 @@ def make_schemes(loaded: LoadedSettings) -> list[Scheme]:
     for name, place in SCHEMES.items():
         kind: type[Scheme] = resolve_name(place)
         where = loaded.where.get(name, name)
-        if name in own:
-            schemes.append(kind(**own[name]))
-        elif not kind.__struct_fields__:
-            if name in loaded.values:
-                raise ConfigError(where, "unknown key; this scheme has no table")
-            schemes.append(kind())
+        if name in loaded.values and (name == "token" or not kind.__struct_fields__):
+            raise ConfigError(where, "unknown key; this scheme has no table")
+        if name in own or not kind.__struct_fields__:
+            schemes.append(kind(**own.get(name, {})))
         elif name in loaded.values or settings.uses_scheme(name):
             schemes.append(decode_table(loaded.values.get(name, {}), kind, where))
     return schemes

@@ -12,7 +12,7 @@ from postd.protect.schemes.interface import Deployment, Rule, Scheme
 from postd.protocol.bearer import has_issuer
 from postd.protocol.host import normalize_host
 from postd.protocol.password import normalize
-from postd.settings.schema import Settings
+from postd.settings.schema import Page, Settings
 
 
 def describe_hosts(settings: Settings, *, local: bool, admin: bool = False) -> str:
@@ -35,17 +35,23 @@ def describe_hosts(settings: Settings, *, local: bool, admin: bool = False) -> s
 
 def describe_deployment(settings: Settings) -> Deployment:
     """Return the settings that the checks of schemes need."""
-    users = {str(page.path): page.users for page in settings.pages}
+    pages = {str(page.path): page for page in settings.pages}
     if settings.public_url or settings.hosts:
         names_any_host = not settings.public_url and "*" in settings.hosts
     else:
         names_any_host = bool(settings.trusted_proxies) or not all(map(is_loopback_only, settings.listen))
     return Deployment(
-        [Rule(name, schemes, users.get(name, ())) for name, schemes in settings.access_rules.items()],
+        [_describe_rule(name, schemes, pages.get(name)) for name, schemes in settings.access_rules.items()],
         has_users=bool(settings.users),
         names_any_host=names_any_host,
         sees_certificates=settings.tls.client_certificates != "no" or bool(settings.trusted_proxies),
     )
+
+
+def _describe_rule(name: str, schemes: Sequence[str], page: Page | None) -> Rule:
+    if page is None:
+        return Rule(name, schemes)
+    return Rule(name, schemes, page.users, [*filter(None, (page.read_scope, page.write_scope))])
 
 
 def exposure_problem(settings: Settings, schemes: Sequence[Scheme]) -> str | None:
@@ -152,7 +158,8 @@ def _account_problems(
         asking = [
             rule for rule, allowed in rules if rule not in defaults and (with_accounts - elsewhere) & set(allowed)
         ]
-        return [f"users is not set: no password is accepted for {join_names(asking)}"] if asking else []
+        what = "password and no token" if any("token" in settings.access_rules[rule] for rule in asking) else "password"
+        return [f"users is not set: no {what} is accepted for {join_names(asking)}"] if asking else []
     if not accounts:
         state = "the user file does not exist yet" if accounts is None else "has no users"
         return [f"{settings.users}: {state}: {'no password is accepted' if elsewhere else 'no user can sign in'}"]

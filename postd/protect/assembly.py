@@ -247,11 +247,14 @@ class Authentication:
 
     def credentials(
         self, rule: Collection[str | Scheme], described: ProtectedResource
-    ) -> tuple[list[CredentialFactory], list[CredentialReader]]:
+    ) -> tuple[Sequence[CredentialFactory], list[CredentialReader]]:
         """Return the credential factories and the readers of a resource, by a rule: its schemes, or their names."""
         allowed = [parts for scheme, parts in self._parts if scheme.name in rule or scheme in rule]
         makers = [parts.make_factories for parts in allowed if parts.make_factories is not None]
-        factories = [factory for make in makers for factory in make(described)]
+        factories: Sequence[CredentialFactory] = [factory for make in makers for factory in make(described)]
+        for parts in allowed:
+            if parts.combine is not None:
+                factories = parts.combine(factories, described)
         return factories, [parts.reader for parts in allowed if parts.reader is not None]
 
     def protect(

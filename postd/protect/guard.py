@@ -33,7 +33,14 @@ from twisted.cred.portal import IRealm
 from twisted.web.resource import IResource
 from zope.interface import Interface, implementer
 
-from postd.auth.credentials import BearerCredentials, InsufficientScopeError, Refused, StaleNonceError, log_refusal
+from postd.auth.credentials import (
+    BearerCredentials,
+    InsufficientScopeError,
+    Refused,
+    StaleNonceError,
+    TokenCredentials,
+    log_refusal,
+)
 from postd.auth.identity import AuthenticationResult, Identity
 from postd.auth.portal import CoroutinePortal
 from postd.errors import TooManyFailuresError
@@ -224,6 +231,8 @@ class Guard(AuthSessionWrapper):
                 scheme = name.decode("ascii")
                 ambient = factory.ambient
                 credentials = factory.decode(response, request)
+                if isinstance(credentials, TokenCredentials):
+                    scheme = credentials.scheme
             else:
                 for reader in self._readers:
                     scheme, ambient = reader.scheme, reader.ambient

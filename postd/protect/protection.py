@@ -17,9 +17,11 @@ from twisted.python.failure import Failure
 from twisted.web.iweb import ICredentialFactory, IRequest
 from twisted.web.resource import IResource, Resource
 
+from postd.auth.accounts import find_provider_entry
 from postd.auth.credentials import run_to_completion
 from postd.auth.digest import NONCE_KEY
 from postd.auth.identity import Identity
+from postd.auth.personal_token import check_label, make_personal_token
 from postd.auth.portal import CoroutinePortal
 from postd.auth.user_file_editing import find_write_problem
 from postd.auth.users import UserDirectory
@@ -33,6 +35,7 @@ from postd.defaults import (
     SESSION_IDLE_S,
     SESSION_LIFETIME_S,
     TOKEN_LIFETIME_S,
+    TOKENS_PER_ACCOUNT,
 )
 from postd.errors import ConfigError, StoreRefusedError, StoreUnavailableError
 from postd.http.errors import make_error_response
@@ -68,10 +71,12 @@ from postd.protect.schemes.bearer import Bearer
 from postd.protect.schemes.digest import Digest
 from postd.protect.schemes.form import Form, Secure
 from postd.protect.schemes.interface import Scheme
+from postd.protect.schemes.token import Token
 from postd.protocol.bearer import decode_scope, has_issuer
 from postd.protocol.digest import HASHES, check_realm
 from postd.protocol.host import check_host, check_origin, check_proxy
 from postd.protocol.password import normalize
+from postd.protocol.personal_token import Access, hash_token
 from postd.reactor import AnyReactor, ServiceClock, Work
 from postd.scheme_names import SCHEMES, SchemeName
 from postd.store.interface import LoginStore
@@ -125,7 +130,7 @@ class Protection:
         portal: the `twisted.cred.portal.Portal` that checks all credentials. Its realm may be replaced; the `mind` is
             the protected resource, a `postd.protect.guard.Protected`.
         factories: the credential factories of the schemes that use `Authorization`, by scheme name, for the stock
-            `HTTPAuthSessionWrapper`.
+            `HTTPAuthSessionWrapper`. That of "token" decodes access tokens, too.
 
     Raises:
         ValueError: an argument is invalid; the message names it.
@@ -199,9 +204,12 @@ class Protection:
         self._users, self._issuers = users, issuers
         self._limits = FailureLimits(failures, address_failures, account_failures, window_s)
         self._authentication = self._assemble(users, issuers, self._limits)
+        # The wrapper takes the first factory with the name that a client sends: "Bearer" has two.
+        described, in_force = ProtectedResource(self._clients), self._in_force()
         self.factories: Mapping[str, ICredentialFactory] = {
-            factory.scheme.decode("ascii"): StockCredentialFactory(factory, self._clients)
-            for factory in self._authentication.credentials(SCHEMES, ProtectedResource(self._clients))[0]
+            "dpop" if factory.scheme == b"dpop" else name: StockCredentialFactory(factory, self._clients)
+            for name, *more in (("digest",), ("token", "bearer"), ("bearer",), ("basic",))
+            for factory in (self._authentication.credentials([name, *more], described)[0] if name in in_force else ())
         }
 
     def _assemble(
@@ -227,11 +235,12 @@ class Protection:
         in_force = {
             "digest": isinstance(directory, UserDirectory),
             "bearer": bool(trusted),
-            "session": directory is not None or bool(self._form.providers),
+            **dict.fromkeys(("session", "token"), directory is not None or bool(self._form.providers)),
         }
         if previous is not None:
             in_force["bearer"] |= any(isinstance(one, Bearer) and one not in self._own for one in previous.schemes)
-        known: Sequence[Scheme] = (self._digest, Bearer(trusted), Basic(), self._form)
+        tokens = Token([one.issuer for one in self._form.providers])
+        known: Sequence[Scheme] = (self._digest, Bearer(trusted), tokens, Basic(), self._form)
         usable = {one.name: one for one in known if in_force.get(one.name, directory is not None)}
         return Authentication(
             [*(usable[name] for name in SCHEMES if name in usable), *self._own],
@@ -387,11 +396,12 @@ class Protection:
 
         Args:
             resource: the resource to protect. `postd.protect.identity` returns the client of a request.
-            schemes: one or more of "basic", "digest", "session", "bearer" and schemes of the application's own;
-                credentials of any one are sufficient.
-            users: the users who have access; other users get 403. Empty for all. The owner of a token is `ISSUER#NAME`.
+            schemes: one or more of "basic", "digest", "session", "bearer", "token" and schemes of the application's
+                own; credentials of any one are sufficient.
+            users: the users who have access; other users get 403. Empty for all. The user of an issuer or a provider is
+                `ISSUER#NAME`.
             read_scope: the scope that a token needs for safe methods (RFC 9110 §9.2.1), words separated by spaces; ""
-                for the `read_scope` of its issuer.
+                for the `read_scope` of its issuer, and "read" for a personal access token.
             write_scope: the scope that a token needs for other methods, likewise.
 
         Raises:
@@ -476,7 +486,7 @@ class Protection:
     def _check_scheme(self, scheme: SchemeName | Scheme) -> None:
         if isinstance(scheme, Scheme):
             kind, name = type(scheme), getattr(scheme, "name", None)
-            if name in [*SCHEMES] and kind not in (Basic, Bearer, Digest, Form):
+            if name in [*SCHEMES] and kind not in (Basic, Bearer, Digest, Form, Token):
                 raise ValueError(f"schemes: {name} is the name of a scheme of postd")
             if not isinstance(name, str) or not name or kind.make is Scheme.make:
                 raise ValueError(f"schemes: {kind.__name__} needs a name and a method make")
@@ -488,7 +498,9 @@ class Protection:
             if name == "bearer":
                 raise ValueError("schemes: bearer needs issuers")
             if self._users is None:
-                raise ValueError(f"schemes: {name} needs users{' or providers' if name == 'session' else ''}")
+                raise ValueError(
+                    f"schemes: {name} needs users{' or providers' if name in {'session', 'token'} else ''}"
+                )
             if name == "digest":
                 raise ValueError("schemes: digest needs a user file: a checker has no H(A1)")
 
@@ -501,6 +513,47 @@ class Protection:
         if self._is_digest_used and accounts:
             for problem in self._digest.account_problems(accounts, self._realm):
                 self._log.warn("user file: {problem}", problem=problem)
+
+    async def add_token(
+        self, account: str, *, access: Access = "read", label: str = "", lifetime_s: float | None = None
+    ) -> str:
+        """Make a personal access token for the scheme "token", and return it; the store has a hash of it only::
+
+            token = await protection.add_token("alice", access="write", label="CI")
+
+        Args:
+            account: a user of the user file, or `ISSUER#NAME` of a provider; with a checker as `users`, any name.
+            access: what the token permits: "read" for safe methods, "write" for all.
+            label: a text for lists of tokens.
+            lifetime_s: at most `token_lifetime_s`, which is the default.
+
+        Raises:
+            ValueError: an argument is invalid, there is no such account, or it has as many tokens as an account may.
+            StoreUnavailableError: the token could not be stored.
+        """
+        self._check_running()
+        name = check("account", str, account)
+        if self._has_file and not has_issuer(name):
+            name = normalize(name)
+        policies = [one.policy for one in self._form.providers]
+        entry = find_provider_entry(name, policies) or self._authentication.context.accounts.entry(name)
+        if entry is None or not name:
+            raise ValueError(f"account: there is no account {account!r}")
+        longest = self._form.accounts.token_lifetime_s
+        lifetime_s = longest if lifetime_s is None else seconds("lifetime_s", lifetime_s)
+        if lifetime_s > longest:
+            raise ValueError(f"lifetime_s: token_lifetime_s allows {longest:g}, got {lifetime_s:g}")
+        text, token = make_personal_token(
+            name,
+            entry,
+            access=cast(Access, choice("access", access, get_args(Access))),
+            label=check("label", check_label, label),
+            now=self._clock.seconds(),
+            lifetime_s=lifetime_s,
+        )
+        if not await self._store.add_token(hash_token(text), token):
+            raise ValueError(f"account: {account!r} has {TOKENS_PER_ACCOUNT} tokens already")
+        return text
 
     def pages(self, after: str = "/", *, scheme: Scheme | None = None) -> IResource:
         """Return the sign-in form, with `login` and `logout` below it, to mount at the path `sign_in`::

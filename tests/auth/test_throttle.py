@@ -12,6 +12,7 @@ from twisted.internet.defer import Deferred
 
 from postd.auth.password import THREADS
 from postd.auth.throttle import (
+    CALM_S,
     NOTE_S,
     POLL_INTERVAL_S,
     RESERVATION_TTL_S,
@@ -128,6 +129,21 @@ class ThrottleTests:
         assert self.wait_s(api, throttle, "alice", HERE) == WINDOW_S
         assert self.wait_s(api, throttle, "alice", THERE) == 0
         assert self.wait_s(api, throttle, "bob", HERE) == 0
+
+    def test_right_credentials_are_refused_beyond_the_limit_only(self, api: InMemoryApi) -> None:
+        """Also if another process reaches it, after a second: until then no failures are assumed."""
+        keys, throttle, other = address_keys(HERE), self.make(api, address=3), self.make(api, address=3)
+        for failures in range(3):
+            self.run(api, throttle.check(keys))
+            self.fail(api, other if failures < 2 else throttle, "bob", HERE)
+        with pytest.raises(TooManyFailuresError):
+            self.run(api, throttle.check(keys))
+        self.run(api, throttle.check(address_keys(THERE)))
+        self.fail(api, other, "bob", THERE, 3)
+        self.run(api, throttle.check(address_keys(THERE)))
+        api.clock.advance(CALM_S)
+        with pytest.raises(TooManyFailuresError):
+            self.run(api, throttle.check(address_keys(THERE)))
 
     def why(self, api: InMemoryApi, throttle: Throttle, name: str = "alice", address: str = HERE) -> str:
         with pytest.raises(TooManyFailuresError) as caught:

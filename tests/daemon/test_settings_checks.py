@@ -15,6 +15,7 @@ from postd.settings.values import decode_value
 from tests.cases import each
 
 IDP = '[[bearer]]\nissuer = "https://idp.example"\naudience = "https://posts.example"\n'
+SIGN_IN = '[[sign_in]]\nid = "a"\nname = "A"\nissuer = "https://sign-in.example"\nclient_id = "postd"\n'
 ALICE = {"alice": make_account("alice", "secret", "postd")}
 OTHERS_WRITE = '[api]\nwrite = ["bearer"]\n'
 
@@ -35,6 +36,7 @@ def exposed(toml: str) -> str | None:
         (IDP, "tokens"),
         ('users = "users"\n', "passwords"),
         ('users = "users"\n' + IDP, "passwords and tokens"),
+        ('[[page]]\npath = "/a"\nschemes = ["token"]\n', "tokens"),
     ],
 )
 def test_plaintext_credentials_on_a_public_listener_are_a_problem(toml: str, what: str) -> None:
@@ -84,6 +86,21 @@ def test_user_file_is_required_only_for_password_schemes() -> None:
     ]
 
 
+def test_token_scheme_needs_accounts_alone() -> None:
+    token = '[api]\nwrite = ["token"]\n'
+    assert problems(f'users = "users"\n{token}', ALICE) == []
+    assert problems(token) == ["users is not set: no password and no token is accepted for write"]
+    assert problems(token + SIGN_IN) == []
+
+
+def test_scope_that_no_personal_token_has_is_a_problem() -> None:
+    page = 'users = "users"\n[[page]]\npath = "/a"\nschemes = ["token"]\nread_scope = "{}"\n'
+    assert problems(page.format("read write"), ALICE) == []
+    assert problems(page.format("post:read"), ALICE) == [
+        'page /a: its scope "post:read": no personal access token has it, only "read" and "write"'
+    ]
+
+
 @each(
     "schemes, user, why",
     [
@@ -94,12 +111,15 @@ def test_user_file_is_required_only_for_password_schemes() -> None:
         ('"bearer"', "https://idp.example#", "the owner of a token is written ISSUER#NAME"),
         ('"bearer"', "alice", "it is a name of the user file, and all schemes of the page identify users by issuer"),
         ('"basic"', "https://idp.example#bob", '"bearer" is not among the schemes'),
+        ('"token"', "https://sign-in.example#bob", ""),
+        ('"token"', "https://idp.example#bob", '"bearer" is not among the schemes'),
+        ('"basic"', "https://sign-in.example#bob", '"session" or "token" is not among the schemes'),
     ],
 )
 def test_page_user_that_can_never_enter_is_named(schemes: str, user: str, why: str) -> None:
     page = f'[[page]]\npath = "/a"\nschemes = [{schemes}]\nusers = ["{user}"]\n'
     account = make_account("alice", "secret", "postd")
-    found = problems(f'users = "users"\n{OTHERS_WRITE}{page}{IDP}', {"alice": account})
+    found = problems(f'users = "users"\n{OTHERS_WRITE}{page}{IDP}{SIGN_IN}', {"alice": account})
     assert found == ([f"page /a: {user} of its users can never have access: {why}"] if why else [])
 
 

@@ -1251,7 +1251,7 @@ class InterfaceTests:
         assert verifyObject(IRealm, Realm())
         assert verifyObject(IRealm, access.portal.realm)
         checkers = set(access.portal.checkers.values())
-        assert len(checkers) == 4
+        assert len(checkers) == 5
         for checker in checkers:
             assert verifyObject(ICredentialsChecker, checker)
 

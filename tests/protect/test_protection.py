@@ -163,7 +163,7 @@ class ArgumentTests:
         assert {*get_args(SchemeName)} <= {*SCHEMES}
 
     def test_error_without_schemes_lists_them(self, make: MakeProgram) -> None:
-        with pytest.raises(ValueError, match="one or more of digest, bearer, basic, session"):
+        with pytest.raises(ValueError, match="one or more of digest, bearer, basic, session, token"):
             make().protection.protect(Resource())
 
     def test_only_a_resource_can_be_protected(self, make: MakeProgram) -> None:
@@ -718,10 +718,10 @@ class CredTests:
         assert asked.response().status == 500
 
     def test_factories_and_checkers_provide_the_interfaces_of_twisted(self, program: Program) -> None:
-        assert list(program.protection.factories) == ["digest", "bearer", "basic"]
+        assert list(program.protection.factories) == ["digest", "token", "bearer", "basic"]
         for name, factory in program.protection.factories.items():
             assert verifyObject(ICredentialFactory, factory)
-            assert factory.scheme == name.encode()
+            assert factory.scheme == (b"bearer" if name == "token" else name.encode())
         portal = program.protection.portal
         assert isinstance(portal, Portal)
         assert verifyObject(IRealm, portal.realm)

@@ -66,7 +66,7 @@ KEYS = (
     *("admin", "log"),
 )
 ALL_KEYS = ", ".join(KEYS)
-SCHEMES = '"digest", "bearer", "basic", "session"'
+SCHEMES = '"digest", "bearer", "basic", "session", "token"'
 ORIGINS = 'a list of origins, such as ["https://app.example"], or ["*"] alone'
 FORWARD = '[[page]]\npath = "/a"\nforward = true\n'
 IDP = '[[bearer]]\nissuer = "https://idp.example"\naudience = "a"\n'
@@ -524,7 +524,7 @@ def test_invalid_size_is_refused(folder: Path, written: str) -> None:
         (
             'trusted_proxies = ["unix"]\n[[page]]\npath = "/a"\nschemes = ["open"]\nforward = true',
             "postd.toml: page[0].schemes[0]: 'open' is not the name of a scheme; "  # noqa: ISC004
-            'allowed: a list of one or more of "digest", "bearer", "basic", "session"',
+            'allowed: a list of one or more of "digest", "bearer", "basic", "session", "token"',
         ),
         (
             '[[page]]\npath = "/a"\nschemes = ["basic"]\nforward = "yes"',

@@ -13,7 +13,7 @@ from postd.auth.throttle import Throttle
 from postd.auth.user_file import Account
 from postd.auth.users import UserDirectory
 from postd.http.peer import PeerResolver
-from postd.protect.guard import CredentialReader, FactoryMaker, ProtectedResource
+from postd.protect.guard import CredentialFactory, CredentialReader, FactoryMaker, ProtectedResource
 from postd.protect.mounted import MountedResources
 from postd.protect.pages import Page
 from postd.reactor import IReactor, ServiceClock, Work
@@ -110,6 +110,8 @@ class SchemeParts(Struct, frozen=True):
         make_pages: returns its own pages, which may sign clients in, by path without the first slash, from the portal
             and the resources that the scheme protects; None if it has none.
         background: its work beside requests, None if there is none.
+        combine: returns the credential factories of a rule with this scheme, from those of the other schemes of the
+            rule, for credentials that are sent by another scheme's name; None if there are none.
         sign_out_origins: returns the other origins to which signing out may lead (`form-action` of pages with a button
             for it).
     """
@@ -119,6 +121,7 @@ class SchemeParts(Struct, frozen=True):
     reader: CredentialReader | None = None
     make_pages: Callable[[CoroutinePortal, Sequence[ProtectedResource]], Mapping[str, Page]] | None = None
     background: Background | None = None
+    combine: Callable[[Sequence[CredentialFactory], ProtectedResource], Sequence[CredentialFactory]] | None = None
     sign_out_origins: Callable[[], Sequence[str]] = list
 
 
@@ -155,11 +158,19 @@ class Context(Struct, frozen=True):
 
 
 class Rule(Struct, frozen=True):
-    """An access rule of a server: its name, its schemes, and the only users with access; empty for all."""
+    """An access rule of a server.
+
+    Args:
+        name: the name.
+        schemes: the schemes.
+        users: the only users with access; empty for all.
+        scopes: the scopes that tokens need, without empty ones.
+    """
 
     name: str
     schemes: Sequence[str]
     users: Sequence[str] = ()
+    scopes: Sequence[str] = ()
 
 
 class Deployment(Struct, frozen=True):

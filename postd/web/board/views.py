@@ -236,12 +236,13 @@ class Board:
 
     def _find_reader(self, request: Request) -> Reader:
         identity = request.identity
-        scheme = "" if identity is None else "bearer" if identity.is_token else identity.scheme
+        scheme = "" if identity is None else "bearer" if identity.scheme == "dpop" else identity.scheme
         return Reader(
             now=int(self._now() * 1000),
             account="" if identity is None else identity.account,
             name="" if identity is None else identity.shown_name or identity.name,
-            may_write=not self._writers.isdisjoint({"open", scheme}),
+            may_write=not self._writers.isdisjoint({"open", scheme})
+            and (identity is None or scheme != "token" or "write" in identity.scopes),
             signs_out=scheme == "session",
             signs_in=self._sign_in and identity is None,
             signs_in_to_write="session" in self._writers,

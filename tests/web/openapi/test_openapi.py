@@ -48,6 +48,11 @@ RULES = {
     "open": ('[api]\nread = ["open"]\nwrite = ["open"]\n', OPTIONAL, OPTIONAL),
     "open and another scheme": ('[api]\nread = ["basic", "open"]\nwrite = ["digest"]\n', OPTIONAL, ["digest"]),
     "in the order of the challenges": (ALL, ["basic", "session"], ["digest", "bearer", "session"]),
+    "two kinds of tokens": (
+        '[api]\nread = ["token", "open"]\nwrite = ["token", "bearer"]\n',
+        [*OPTIONAL, "token"],
+        ["bearer", "token"],
+    ),
     "session only": ('[api]\nread = ["session"]\nwrite = ["session"]\n', ["session"], ["session"]),
 }
 
@@ -372,7 +377,7 @@ class SecurityTests:
 
 
 def sorted_as_challenges(schemes: list[str]) -> list[str]:
-    return sorted(schemes, key=["", "digest", "bearer", "basic", "session"].index)
+    return sorted(schemes, key=["", "digest", "bearer", "basic", "session", "token"].index)
 
 
 class ServingTests:
