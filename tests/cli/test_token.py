@@ -114,6 +114,15 @@ def test_wrong_arguments_are_refused_in_one_line(folder: Path, arguments: list[s
     assert run_sql(folder / "postd.db", "SELECT id FROM personal_token") == []
 
 
+def test_token_without_a_bound_never_expires(folder: Path) -> None:
+    (folder / "postd.toml").write_text(SETTINGS.replace('"30d"', '""'))
+    for arguments in ([], ["--expires", ""]):
+        assert token(folder, "add", "alice", *arguments)[0] == 0
+    assert token(folder, "add", "alice", "--expires", "3650d")[0] == 0
+    shown = token(folder, "list")[1]
+    assert ["never expires" in line for line in shown.splitlines()] == [True, True, False]
+
+
 def test_tokens_of_removed_users_are_not_listed(folder: Path) -> None:
     token(folder, "add", "alice")
     (folder / "users").write_bytes(b"")
