@@ -16,6 +16,8 @@ import httpx
 import pytest
 
 from postd.auth.user_file import make_account, set_account
+from postd.protocol.personal_token import make_token
+from tests.cli.test_session import postd
 from tests.helpers import make_certificate
 from tests.integration.daemon import FREE_PORT, START_MAX_S, Daemon
 from tests.integration.logins import DigestUser, compute, decode_parameters, h_a1
@@ -34,14 +36,14 @@ workers = {workers}
 
 [api]
 read = ["open"]
-write = ["basic", "digest", "session", "bearer"]
+write = ["basic", "digest", "session", "bearer", "token"]
 
 [[page]]
 path = "/any"
-schemes = ["digest", "bearer", "basic", "session"]
+schemes = ["digest", "bearer", "basic", "session", "token"]
 [[page]]
 path = "/few"
-schemes = ["basic", "bearer"]
+schemes = ["basic", "bearer", "token"]
 users = ["unknown"]
 
 [[bearer]]
@@ -66,17 +68,19 @@ class Run:
     Args:
         url: of the server.
         issuer: of the tokens.
+        token: a personal access token of alice.
     """
 
-    def __init__(self, url: str, issuer: Issuer) -> None:
+    def __init__(self, url: str, issuer: Issuer, token: str) -> None:
         self._url = url
         self._issuer = issuer
+        self._token = token
         self.secrets: set[str] = set()
         self.statuses: set[int] = set()
 
     def run(self) -> None:
         with httpx.Client(base_url=self._url, timeout=START_MAX_S, verify=False) as client:
-            for scheme in (self._basic, self._digest, self._form, self._bearer, self._elsewhere):
+            for scheme in (self._basic, self._digest, self._form, self._bearer, self._personal, self._elsewhere):
                 scheme(client)
 
     def _ask(self, client: httpx.Client, **headers: str) -> None:
@@ -137,6 +141,17 @@ class Run:
             self.secrets |= {token, token[-20:]}
             self._ask(client, Authorization=f"Bearer {token}")
 
+    def _personal(self, client: httpx.Client) -> None:
+        for token in (self._token, make_token(), self._token[:-1]):
+            shown = base64.b64encode(f"alice:{token}".encode()).decode()
+            self.secrets |= {token, token[6:], shown, hashlib.sha256(token.encode()).hexdigest()}
+            for value in (f"Bearer {token}", f"Basic {shown}", f"token {token}"):
+                self._ask(client, Authorization=value)
+        client.get(
+            f"/post/{self._token}", headers={"X-Request-Id": self._token, "Referer": f"{self._url}/{self._token}"}
+        )
+        client.get(f"/{self._token}?token={self._token}", headers={"User-Agent": f"agent/{self._token}"})
+
     def _elsewhere(self, client: httpx.Client) -> None:
         """Send secrets where they do not belong, as programs have done."""
         token = self._issuer.token(jti="in-a-place-of-its-own")
@@ -180,14 +195,15 @@ def test_no_secret_is_in_log_files_or_metrics(tmp_path: Path, issuer: Issuer, fo
     with Daemon(tmp_path, "-c", "postd.toml", listen=None) as daemon:
         (ready,) = [line for line in daemon.log.splitlines() if "postd ready: " in line]
         urls = re.findall(r"https?://127\.0\.0\.1:\d+", ready)
-        run = Run(urls[workers - 1], issuer)  # the second one is over TLS
+        token = postd(tmp_path, "token", "add", "alice", "--access", "write", "-c", "postd.toml")[1].strip()
+        run = Run(urls[workers - 1], issuer, token)  # the second one is over TLS
         run.run()
         metrics = "".join(
             httpx.get(f"{urls[2]}{path}", timeout=START_MAX_S, verify=False).text for path in ("/metrics", "/readyz")
         )
         assert daemon.stop() == -signal.SIGTERM
     assert {200, 201, 401, 403, 404} <= run.statuses
-    for scheme in ("basic", "digest", "form", "session", "bearer"):
+    for scheme in ("basic", "digest", "form", "session", "bearer", "token"):
         for outcome in ("accepted", "refused"):
             assert f'postd_auth_total{{outcome="{outcome}",scheme="{scheme}"}}' in metrics
     log = daemon.log

@@ -28,6 +28,7 @@ from zope.interface.verify import verifyObject
 from postd.auth.credentials import IBearerCredentials, IDigestCredentials, IPasswordCredentials
 from postd.auth.introspection import REQUESTS_MAX
 from postd.protect import Protection, identity, issuer
+from postd.protocol.personal_token import make_token
 from postd.reactor import IReactor
 from postd.scheme_names import SCHEMES, SchemeName
 from tests.cases import each
@@ -748,13 +749,16 @@ class CredTests:
             ("/stock-basic", basic(), {"Authorization": f"Basic {wrong}"}),
             ("/stock-digest", proof.headers(), proof.headers()),  # the nonce count is used then
             ("/stock-bearer", bearer(MINT.token()), bearer(MINT.token(aud="x"))),
+            ("/stock-token", bearer(MINT.token()), bearer(MINT.token(aud="x"))),
+            ("/stock-token", bearer(result_of(program.protection.add_token("alice"))), bearer(make_token())),
         ):
+            name = "bearer" if path == "/stock-token" else path[7:]
             answer = program.get(path, good)
             assert (answer.status, answer.body.startswith(b"Hello, ")) == (200, True)
-            for headers in (bad, {}, {"Authorization": path[7:].title() + " !"}):
+            for headers in (bad, {}, {"Authorization": f"{name.title()} !"}):
                 answer = program.get(path, headers)
                 assert answer.status == 401
-                assert (answer.header("WWW-Authenticate") or "").lower().startswith(path[7:] + " ")
+                assert (answer.header("WWW-Authenticate") or "").lower().startswith(f"{name} ")
 
     def test_checkers_work_in_a_stock_portal(self, program: Program) -> None:
         portal = Portal(Realm(), [program.protection.portal.checkers[IPasswordCredentials]])
