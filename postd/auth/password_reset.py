@@ -112,7 +112,7 @@ class PasswordResets:
             await self._store.add_password_reset(hash_secret(secret), reset)
             raise
         await self._writer.settle(account)
-        _log.info("password set by a link: {user!r} from {address}", user=account.name, address=address)
+        _log.info("account: {user!r} from {address}: password set by a link", user=account.name, address=address)
 
 
 def _refused(why: str, address: str) -> Refused:

@@ -26,8 +26,8 @@ def to_password_problem(error: BaseException) -> Problem | None:
     """Return the problem that a new password was not set, None for an unexpected error."""
     match error:
         case PasswordChangedError():
-            return Problem(409, "The password was changed in the meantime. Try it again.")
+            return Problem(409, "The password was changed in the meantime.", headers={b"Retry-After": b"1"})
         case UserFileError():
-            return Problem(503, _NOT_WRITABLE)
+            return Problem(503, _NOT_WRITABLE, headers={b"Retry-After": b"60"})
         case _:
             return to_problem(error)

@@ -18,7 +18,7 @@ from tests.integration.test_workers import clients_of_each
 from tests.redis_server import RedisServer
 
 FIRST = "correct horse"
-ROUNDS = 3
+ROUNDS = 2
 
 SETTINGS = """
 store = "{store}"
@@ -84,7 +84,7 @@ def test_new_password_is_in_force_on_all_workers_at_once(daemon: Daemon) -> None
 
 def test_concurrent_edits_lose_nothing(daemon: Daemon) -> None:
     sessions = {name: sign_in(daemon, name, FIRST).cookies["session"] for name in ("bob", "carol")}
-    jobs = [("bob", f"password {number}") for number in range(6)] + [("carol", "password of carol")]
+    jobs = [("bob", f"password {number}") for number in range(4)] + [("carol", "password of carol")]
 
     def work(job: tuple[str, str]) -> int:
         with httpx.Client(base_url=daemon.url, timeout=PATIENCE_S) as client:

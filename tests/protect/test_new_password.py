@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from msgspec.structs import replace
 from twisted.cred.checkers import InMemoryUsernamePasswordDatabaseDontUse
 from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
@@ -17,20 +18,28 @@ from postd.protocol.passkey import Passkey
 from postd.protocol.password import verify_password
 from postd.protocol.password_reset import PasswordReset
 from postd.protocol.personal_token import PersonalToken, hash_token, make_record_id, make_token
+from postd.protocol.session import hash_session_id, make_session, make_session_id
 from tests.cases import each
 from tests.helpers import InMemoryApi, Response, result_of
 from tests.protect.program import MakeProgram, log_in
 from tests.protect.test_account import send, sign_in
 from tests.protect.test_cross_site import CROSS_SITE
-from tests.protect.test_login import BROWSER, restart
+from tests.protect.test_login import BROWSER, check_page, restart
 from tests.web.clients import PASSWORD, basic, check_secret, recorded_log
-from tests.web.wire import FORM, Server, ask, begin, digest_value
+from tests.web.wire import FORM, Server, ask, begin, digest_value, user_line
 
 MakeApi = Callable[..., InMemoryApi]
 
 CHANGE = """
 [accounts]
 change_password = true
+"""
+PROVIDER = """
+[[sign_in]]
+id = "idp"
+name = "IdP"
+issuer = "https://idp.example"
+client_id = "postd"
 """
 NEW = "a new pässword"
 FIELDS = {"present": PASSWORD, "new": NEW, "again": NEW}
@@ -88,6 +97,7 @@ class ChangeTests:
         answer = ask(api, "GET", "/account/password", headers=session)
         text = answer.body.decode()
         assert answer.status == 200
+        check_page(answer)
         for name, use in (("username", "username"), ("present", "current-password"), ("new", "new-password")):
             assert re.search(f'<input [^>]*name="{name}"[^>]* autocomplete="{use}"', text)
         assert text.count('autocomplete="new-password"') == 2
@@ -97,7 +107,9 @@ class ChangeTests:
         here, there, bob = sign_in(api), sign_in(api), sign_in(api, "bob")
         before = run(api, api.store.list_sessions())[0]
         api.clock.advance(60)
-        answer = change(api, here)
+        with capturedLogs() as events:
+            answer = change(api, here)
+        assert "account: 'alice' from 127.0.0.1: password changed" in lines_of(events)
         assert (answer.status, answer.header("Location")) == (303, "/account/password?done=changed#done")
         assert answer.header("Set-Cookie") is None
         assert password_of(api) == NEW
@@ -222,7 +234,7 @@ class ChangeTests:
         monkeypatch.setattr(writer, "write", write_late)
         answer = change(api, session)
         assert answer.status == 409
-        assert "Try it again." in answer.body.decode()
+        assert "The password was changed in the meantime. Try again in 1 second." in answer.body.decode()
         assert password_of(api) == "newer"
         assert not is_signed_in(api, session)
         api.clock.advance(0)
@@ -248,6 +260,22 @@ class ChangeTests:
         if password_of(api) == NEW:
             assert is_signed_in(api, session)
         assert log_in_status(api, password_of(api)) == 302
+
+    def test_account_of_a_provider_has_no_password_here(self, make: MakeApi) -> None:
+        api = make(f"{CHANGE}{PROVIDER}")
+        now, provider = api.clock.seconds(), api.logins.context.providers["idp"]
+        made = make_session("https://idp.example#alice", provider.fingerprint, now=now, idle_s=900, lifetime_s=900)
+        session_id = make_session_id()
+        id_hash = hash_session_id(session_id)
+        assert id_hash is not None
+        run(api, api.store.add_session(id_hash, replace(made, provider="idp", shown_name="alice")))
+        session = {"Cookie": f"session={session_id}"}
+        text = ask(api, "GET", "/account", headers=session).body.decode()
+        assert "Sign out" in text
+        assert "/account/password" not in text
+        assert ask(api, "GET", "/account/password", headers=session).status == 403
+        assert change(api, session).status == 403
+        assert password_of(api) == PASSWORD
 
     def test_setting_turns_it_on(self, make: MakeApi) -> None:
         api = make("")
@@ -275,6 +303,33 @@ class ChangeTests:
         assert f"{tmp_path}/none/users: cannot be written: No such file or directory; no password can be changed" in (
             lines_of(events, "warn")
         )
+
+
+class EntryTests:
+    """What belongs to an entry of the user file is deleted with it, beside the sessions of the account."""
+
+    @pytest.mark.parametrize(
+        ("line", "left"),
+        [
+            ("", 0),  # removed
+            (user_line("alice", NEW), 0),  # removed and added again, or by htpasswd
+            (user_line("alice", NEW).strip() + ":id={entry}\n", 1),
+        ],
+        ids=["removed", "new", "kept"],
+    )
+    def test_credentials_end_with_the_entry(self, api: InMemoryApi, tmp_path: Path, line: str, left: int) -> None:
+        for name in ("alice", "bob"):
+            add_credentials(api, name)
+        secret, session = make_reset(api), sign_in(api)
+        entry = api.logins.context.users.entry("alice") or b""
+        others = "".join((tmp_path / "users").read_text().splitlines(keepends=True)[1:])
+        (tmp_path / "users").write_text(line.replace("{entry}", entry.hex()) + others)
+        api.clock.advance(1)
+        api.clock.advance(0)
+        assert count_credentials(api) == [left, left]
+        assert count_credentials(api, "bob") == [1, 1]
+        assert run(api, api.store.get_password_reset(hash_secret(secret))) is None
+        assert not is_signed_in(api, session)
 
 
 def log_in_status(server: Server, password: str) -> int:
@@ -433,7 +488,7 @@ class ResetTests:
             use(api, secret)
             use(api, secret)
         check_secret(events, secret, NEW)
-        assert "password set by a link: 'alice' from 127.0.0.1" in lines_of(events)
+        assert "account: 'alice' from 127.0.0.1: password set by a link" in lines_of(events)
 
     def test_store_has_a_hash_of_the_secret(self, api: InMemoryApi) -> None:
         secret = make_reset(api)

@@ -8,7 +8,6 @@ from string import Template
 
 from msgspec.structs import replace
 from twisted.internet.defer import CancelledError
-from twisted.logger import Logger
 
 from postd.auth.credentials import Refused, run_to_completion
 from postd.auth.password_change import PasswordWriter
@@ -32,8 +31,6 @@ _OFFER = Template(
     "<p>Your $which still work. If another person may know the old password, revoke those that are not yours:</p>\n"
     "<nav>\n$links</nav>\n"
 )
-
-_log = Logger()
 
 
 class ChangePassword(AccountTask):
@@ -84,8 +81,7 @@ class ChangePassword(AccountTask):
             new = check_new_password(new, again)
             await self.area.check_password(request, visitor, present)
             judged = self._users.fingerprint(visitor.account) or b""  # of the password that was right
-            address = self.area.clients.address(request)
-            await run_to_completion(self._write(visitor, judged, new, address))
+            await run_to_completion(self._write(request, visitor, judged, new))
         except CancelledError:
             raise
         except Refused:
@@ -98,7 +94,8 @@ class ChangePassword(AccountTask):
             return self._refuse(request, visitor, problem)
         return self.area.redirect(self.name, "changed")
 
-    async def _write(self, visitor: Visitor, fingerprint: bytes, password: str, address: str) -> None:
+    async def _write(self, request: Request, visitor: Visitor, fingerprint: bytes, password: str) -> None:
+        address = self.area.clients.address(request)
         account = await self._writer.make(visitor.account, password, address=address)
         await self._writer.write(account, fingerprint=fingerprint, address=address)
         session = replace(visitor.session, fingerprint=account.fingerprint, authenticated=self.area.now())
@@ -106,7 +103,7 @@ class ChangePassword(AccountTask):
             # Before the file is loaded again: the session lives on.
             await self.area.sessions.change(visitor.id_hash, session)
         await self._writer.settle(account)
-        _log.info("password changed: {user!r} from {address}", user=visitor.account, address=address)
+        self.area.log(request, visitor, "password changed")
 
     def _refuse(self, request: Request, visitor: Visitor, problem: Problem) -> Response:
         """Return the response to a change that was not made; a browser gets the form with an alert."""
@@ -115,19 +112,19 @@ class ChangePassword(AccountTask):
         return self._make_form(visitor, problem)
 
     def _make_form(self, visitor: Visitor, problem: Problem | None = None, *, done: str = "") -> Response:
-        is_new_wrong = problem is not None and problem.status is HTTPStatus.UNPROCESSABLE_ENTITY
+        status = HTTPStatus.OK if problem is None else problem.status
         content = _FORM.substitute(
             done=done,
             action=escape(self.area.path(self.name)),
             name=escape(visitor.account),
-            present=_WRONG if problem is not None and not is_new_wrong else "",
-            new=_WRONG if is_new_wrong else "",
+            present=_WRONG if status is HTTPStatus.UNAUTHORIZED else "",
+            new=_WRONG if status is HTTPStatus.UNPROCESSABLE_ENTITY else "",
         )
         if problem is None:
-            return self.area.page(HTTPStatus.OK, self.title, content)
+            return self.area.page(status, self.title, content)
         alert = f"{problem.detail} {retry_after_text(problem)}".strip()
         headers = {**PAGE_HEADERS, **problem.headers}
-        return self.area.page(problem.status, self.title, content, alert=alert, headers=headers)
+        return self.area.page(status, self.title, content, alert=alert, headers=headers)
 
 
 def _require_password(visitor: Visitor) -> None:

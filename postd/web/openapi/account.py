@@ -15,6 +15,25 @@ class EndingSessions(Struct, frozen=True):
     others: Annotated[str, Meta(description="Any value, in place of `id`.")] | UnsetType = UNSET
 
 
+Password = Annotated[str, Meta(extra_json_schema={"minLength": 1, "format": "password"})]
+
+
+class NewPassword(Struct, frozen=True):
+    """The form that changes a password; each field once."""
+
+    present: Password
+    new: Password
+    again: Annotated[str, Meta(description="The new one again.", extra_json_schema={"format": "password"})]
+
+
+class ResetPassword(Struct, frozen=True):
+    """The form that sets a password by a link; each field once."""
+
+    secret: Annotated[str, Meta(description="That of the link.")]
+    new: Password
+    again: Annotated[str, Meta(description="The new one again.", extra_json_schema={"format": "password"})]
+
+
 _PAGE = html("<!DOCTYPE html> ...")
 _CHALLENGE = "There is no session. Browsers get the sign-in form, which carries the form that they have sent."
 _FORM_ERRORS = {
@@ -38,6 +57,15 @@ def _done(location: str) -> Reply:
     return Reply("Done: redirects to the page.", text(f"{location}\n"), ("Location",), ("Set-Cookie",))
 
 
+_PASSWORD_ERRORS = {
+    409: "The password was changed in the meantime.",
+    422: "The new password is not allowed, or the two differ.",
+    429: "Too many failed sign-ins.",
+    503: f"{UNAVAILABLE} Or the user file cannot be written.",
+}
+_DEAD_LINK = "The link is unknown, used or expired, or the password was changed since."
+
+
 OPERATIONS = {
     "GET /account": _show(
         "/account", "showAccount", "Show the account", "who is signed in, how, and what the user can do."
@@ -53,5 +81,34 @@ OPERATIONS = {
         _FORM_ERRORS,
         "session",
         body=Body(EndingSessions, {"others": "1"}, FORM_TYPE),
+    ),
+    "GET /account/password": _show(
+        "/account/password", "showPasswordForm", "Show the form for a new password", "the form."
+    ),
+    "POST /account/password": Operation(
+        "changePassword",
+        "Change the password",
+        "Ends the other sessions of the user. The session of the request, tokens and passkeys stay.",
+        {303: _done("/account/password?done=changed#done")},
+        {**_FORM_ERRORS, **_PASSWORD_ERRORS, 401: f"The present password is wrong. Or: {_CHALLENGE}"},
+        "session",
+        body=Body(NewPassword, {"present": "correct horse", "new": "battery", "again": "battery"}, FORM_TYPE),
+    ),
+    "GET /login/reset": Operation(
+        "showResetForm",
+        "Show the form of a link for a new password",
+        "An HTML page. It does not use the link up.",
+        {200: Reply("The form.", _PAGE)},
+        {400: _DEAD_LINK, 429: _PASSWORD_ERRORS[429], 503: UNAVAILABLE},
+        parameters=("secret",),
+    ),
+    "POST /login/reset": Operation(
+        "resetPassword",
+        "Set a new password by a link",
+        "Uses the link up, and ends the sessions, tokens and passkeys of the account.",
+        {200: Reply("The password is set.", _PAGE)},
+        {status: why for status, why in {**_FORM_ERRORS, **_PASSWORD_ERRORS}.items() if status not in {401, 409}}
+        | {400: f"{_FORM_ERRORS[400]} Or: {_DEAD_LINK}"},
+        body=Body(ResetPassword, {"secret": "...", "new": "battery", "again": "battery"}, FORM_TYPE),
     ),
 }

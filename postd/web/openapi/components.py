@@ -182,6 +182,7 @@ PARAMETERS: Mapping[str, Parameter] = {
         "backslash or control character; anything else is ignored.",
         str,
     ),
+    "secret": Parameter("query", "The secret of the link.", str),
     "before": Parameter("query", "Show posts with smaller numbers than this; not together with `after`.", Before),
 }
 
