@@ -170,10 +170,12 @@ class Sessions:
         session = await self._store.get_session(id_hash)
         if session is None or session.expires <= self._now():
             return None
-        if self._fingerprint(session) != session.fingerprint:
+        if session.provider:
+            return session if self._providers.get(session.provider) == session.fingerprint else None
+        if self._users.fingerprint(session.username) != session.fingerprint:
             # Another worker may have changed the password, and kept the session in which its user asked for that.
             self._users.recheck()
-            if self._fingerprint(session) != session.fingerprint:
+            if self._users.fingerprint(session.username) != session.fingerprint:
                 return None
         return session
 
