@@ -114,6 +114,14 @@ class PasswordChangedError(PostdError):
     """The password of an account was changed by another edit of the user file, or the account was removed."""
 
 
+class TooManyChangesError(PostdError):
+    """An account has changed its password too often; `retry_after_s` is when it may again."""
+
+    def __init__(self, retry_after_s: int) -> None:
+        super().__init__(retry_after_s)
+        self.retry_after_s = retry_after_s
+
+
 class UserFileError(_ReasonError):
     """The user file cannot be written; `why` is for the log."""
 

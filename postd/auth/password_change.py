@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from functools import partial
+from math import ceil
 from pathlib import Path
 
 from twisted.internet.task import deferLater
@@ -12,7 +13,8 @@ from postd.auth.password import PasswordVerifier
 from postd.auth.user_file import Account, make_account
 from postd.auth.user_file_editing import LockedError, edit_user_file, put_password
 from postd.auth.users import UserDirectory
-from postd.errors import ConfigError, PasswordChangedError, StoreUnavailableError, UserFileError
+from postd.caching import TTLCache
+from postd.errors import ConfigError, PasswordChangedError, StoreUnavailableError, TooManyChangesError, UserFileError
 from postd.reactor import ServiceClock
 from postd.store.interface import LoginStore
 
@@ -20,6 +22,12 @@ LOCK_WAIT_S = 5.0
 """How long a change waits while another process edits the user file."""
 
 LOCK_RETRY_S = 0.02
+
+CHANGES_MAX, CHANGES_WINDOW_S = 10, 300
+"""How many changes of an account a worker makes in this time: after each, all workers read the whole file again."""
+
+_COUNTED_MAX = 1024
+"""How many accounts with changes are remembered, the latest ones."""
 
 
 class PasswordWriter:
@@ -46,6 +54,7 @@ class PasswordWriter:
         self._verifier = verifier
         self._realm = realm
         self._clock = clock
+        self._changes = TTLCache[str, tuple[int, float]](_COUNTED_MAX)  # their number, and when they are forgotten
 
     async def make(self, name: str, password: str, *, address: str) -> Account:
         """Return an account with a new password, to be written; hashing it takes about 15 ms of a thread.
@@ -71,10 +80,15 @@ class PasswordWriter:
             keeps_entry: whether tokens and passkeys of the account stay.
 
         Raises:
+            TooManyChangesError: the account has changed its password too often.
             PasswordChangedError: the account has another password by now, or was removed; nothing was written.
             UserFileError: the file cannot be written, which the log has.
             LoginsBusyError: too many passwords wait to be verified or written.
         """
+        now = self._clock.seconds()
+        changes, until = self._changes.get(account.name, now) or (0, now + CHANGES_WINDOW_S)
+        if changes >= CHANGES_MAX:
+            raise TooManyChangesError(ceil(until - now))
 
         def check(present: Account | None) -> None:
             if present is None or present.fingerprint != fingerprint:
@@ -97,6 +111,7 @@ class PasswordWriter:
                 raise
             except ConfigError as error:
                 raise self._report(error) from None
+        self._changes.put(account.name, (changes + 1, until), until=until)
 
     async def settle(self, account: Account) -> None:
         """Load the file again. On return the account's earlier sessions have ended on all workers, and its resets; so

@@ -10,7 +10,7 @@ from postd.auth.credentials import Refused, log_refusal, log_throttled
 from postd.auth.password_change import PasswordWriter
 from postd.auth.throttle import Throttle, address_keys
 from postd.auth.users import UserDirectory
-from postd.errors import LoginsBusyError, PasswordChangedError, TooManyFailuresError, UserFileError
+from postd.errors import LoginsBusyError, PasswordChangedError, TooManyChangesError, TooManyFailuresError, UserFileError
 from postd.protocol.password_reset import PasswordReset
 from postd.store.interface import LoginStore
 
@@ -97,6 +97,7 @@ class PasswordResets:
                 `Refused`.
             Refused: it was used meanwhile, or the account has another password by now.
             UserFileError: the file cannot be written, which the log has.
+            TooManyChangesError: the password was changed too often.
             LoginsBusyError: too many passwords wait.
             StoreUnavailableError: the store does not answer.
         """
@@ -108,7 +109,7 @@ class PasswordResets:
             await self._writer.write(account, fingerprint=reset.fingerprint, address=address, keeps_entry=False)
         except PasswordChangedError:
             raise _refused("changed password", address) from None
-        except (UserFileError, LoginsBusyError):
+        except (UserFileError, LoginsBusyError, TooManyChangesError):
             await self._store.add_password_reset(hash_secret(secret), reset)
             raise
         await self._writer.settle(account)

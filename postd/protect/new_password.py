@@ -1,6 +1,6 @@
 """What the pages on which users set a new password have in common."""
 
-from postd.errors import PasswordChangedError, UserFileError
+from postd.errors import PasswordChangedError, TooManyChangesError, UserFileError
 from postd.http.errors import Problem, to_problem
 from postd.protocol.password import check_password, normalize
 
@@ -27,6 +27,8 @@ def to_password_problem(error: BaseException) -> Problem | None:
     match error:
         case PasswordChangedError():
             return Problem(409, "The password was changed in the meantime.", headers={b"Retry-After": b"1"})
+        case TooManyChangesError(retry_after_s=seconds):
+            return Problem(429, "Too many changes of this password.", headers={b"Retry-After": b"%d" % seconds})
         case UserFileError():
             return Problem(503, _NOT_WRITABLE, headers={b"Retry-After": b"60"})
         case _:

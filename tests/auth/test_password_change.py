@@ -13,11 +13,11 @@ from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
 from postd.auth.password import PasswordVerifier
-from postd.auth.password_change import LOCK_RETRY_S, LOCK_WAIT_S, PasswordWriter
+from postd.auth.password_change import CHANGES_MAX, CHANGES_WINDOW_S, LOCK_RETRY_S, LOCK_WAIT_S, PasswordWriter
 from postd.auth.user_file import Account, decode_users, make_account
 from postd.auth.user_file_editing import edit_user_file, find_write_problem, put_password
 from postd.auth.users import UserDirectory
-from postd.errors import LoginsBusyError, PasswordChangedError, UserFileError
+from postd.errors import LoginsBusyError, PasswordChangedError, TooManyChangesError, UserFileError
 from postd.protocol.password import verify_password
 from postd.reactor import IReactor, ServiceClock
 from tests.auth.helpers import Logins
@@ -151,6 +151,20 @@ class PasswordWriterTests:
         with pytest.raises(ValueError, match=f"the password .*{why}"):
             logins.write(password)
         assert logins.user_file.read_text() == BEFORE
+
+    def test_changes_of_an_account_are_limited(self, logins: WriterLogins) -> None:
+        for number in range(CHANGES_MAX):
+            logins.write(("new", "newer")[number % 2])
+            logins.users.refresh()
+        logins.clock.advance(CHANGES_WINDOW_S - 1)
+        with pytest.raises(TooManyChangesError) as caught:
+            logins.write("new")
+        assert caught.value.retry_after_s == 1
+        assert logins.passwords()["alice"] == "newer"
+        logins.write("new", "bob")
+        logins.clock.advance(1)
+        logins.write("new")
+        assert logins.passwords() == {"alice": "new", "bob": "new"}
 
     def test_lock_of_another_process_is_waited_for_without_a_thread(self, tmp_path: Path, logins: WriterLogins) -> None:
         writing = logins.begin()

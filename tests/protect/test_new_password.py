@@ -261,6 +261,16 @@ class ChangeTests:
             assert is_signed_in(api, session)
         assert log_in_status(api, password_of(api)) == 302
 
+    def test_too_many_changes_are_429(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+        session, secret = sign_in(api), make_reset(api)
+        with monkeypatch.context() as patch:
+            patch.setattr("postd.auth.password_change.CHANGES_MAX", 0)
+            for answer in (change(api, session), use(api, secret)):
+                assert (answer.status, answer.header("Retry-After")) == (429, "300")
+                assert "Too many changes of this password. Try again in 300 seconds." in answer.body.decode()
+        assert password_of(api) == PASSWORD
+        assert use(api, secret).status == 200
+
     def test_account_of_a_provider_has_no_password_here(self, make: MakeApi) -> None:
         api = make(f"{CHANGE}{PROVIDER}")
         now, provider = api.clock.seconds(), api.logins.context.providers["idp"]

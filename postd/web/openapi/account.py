@@ -60,7 +60,7 @@ def _done(location: str) -> Reply:
 _PASSWORD_ERRORS = {
     409: "The password was changed in the meantime.",
     422: "The new password is not allowed, or the two differ.",
-    429: "Too many failed sign-ins.",
+    429: "Too many failed sign-ins, or changes of this password.",
     503: f"{UNAVAILABLE} Or the user file cannot be written.",
 }
 _DEAD_LINK = "The link is unknown, used or expired, or the password was changed since."
