@@ -120,19 +120,40 @@ def find_write_problem(path: Path) -> str | None:
     """Return why the user file cannot be edited, None if nothing is seen that prevents it. Nothing is written."""
     try:
         with _follow(path) as place:
-            before = _read(path, place)[1]
-            owner = os.geteuid() if before is None else before.st_uid
-            if os.geteuid() not in (0, owner):
-                return f"belongs to {_user(owner)}, and this process is of {_user(os.geteuid())}"
-            if os.fstatvfs(place.folder).f_flag & os.ST_RDONLY:
-                return "its folder cannot be written: it is on a read-only file system"
-            if not os.access(".", os.R_OK | os.W_OK | os.X_OK, dir_fd=place.folder, effective_ids=True):
-                return f"its folder cannot be written by {_user(os.geteuid())}: each change replaces the file"
+            return _find_write_problem(place, _read(path, place)[1])
     except OSError as error:
         return f"cannot be written: {error.strerror}"
     except ConfigError as error:
         return error.why
+
+
+def _find_write_problem(place: _Place, before: os.stat_result | None) -> str | None:
+    user = os.geteuid()
+    if before is not None and user not in (0, before.st_uid):
+        return f"belongs to {_user(before.st_uid)}, and this process is of {_user(user)}"
+    if before is not None and _is_mounted(place):
+        return "is mounted by itself, so that no other file can take its place; mount its folder"
+    if os.fstatvfs(place.folder).f_flag & os.ST_RDONLY:
+        return "its folder cannot be written: it is on a read-only file system"
+    if not os.access(".", os.R_OK | os.W_OK | os.X_OK, dir_fd=place.folder, effective_ids=True):
+        return f"its folder cannot be written by {_user(user)}: each change replaces the file"
     return None
+
+
+def _is_mounted(place: _Place) -> bool:
+    """Return whether the file is a mount point, as a file that is passed to a container."""
+    with ExitStack() as opened:
+        entry = _open_entry(opened, place.name, place.folder)
+        return _mount_of(entry) != _mount_of(place.folder)
+
+
+def _mount_of(descriptor: int) -> str:
+    """Return the id of the mount that a file is on (proc_pid_fdinfo(5))."""
+    with suppress(OSError):
+        for line in Path(f"/proc/self/fdinfo/{descriptor}").read_text().splitlines():
+            if line.startswith("mnt_id:"):
+                return line
+    return ""  # there is no /proc
 
 
 def load_user_file(path: Path) -> bytes | None:

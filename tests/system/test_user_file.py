@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from postd.auth.user_file import Account, set_account
-from postd.auth.user_file_editing import edit_user_file, load_user_file
+from postd.auth.user_file_editing import edit_user_file, find_write_problem, load_user_file
 from postd.errors import ConfigError
 
 ALICE, BOB = 12345, 12346
@@ -63,6 +63,26 @@ def refusal(path: Path) -> str:
     with pytest.raises(ConfigError) as edited:
         add(path)
     assert str(read.value) == str(edited.value)
+    return str(edited.value)
+
+
+def test_file_that_is_mounted_by_itself_cannot_be_replaced(top: Path) -> None:
+    """As a container has it that gets a file in place of its folder."""
+    file, other = top / "etc/users", top / "bobs/users"
+    assert find_write_problem(file) is None
+    subprocess.run(["mount", "--bind", other, file], check=True)
+    try:
+        assert find_write_problem(file) == (
+            "is mounted by itself, so that no other file can take its place; mount its folder"
+        )
+        assert refusal_to_write(file) == f"{file}: cannot be written: Device or resource busy"
+    finally:
+        subprocess.run(["umount", file], check=True)
+
+
+def refusal_to_write(path: Path) -> str:
+    with pytest.raises(ConfigError) as edited:
+        add(path)
     return str(edited.value)
 
 
