@@ -32,6 +32,9 @@ SETTINGS = """
 users = "users"
 [api]
 write = ["session", "basic"]
+[accounts]
+change_password = true
+tokens = true
 """
 POSTS = (
     (NAME, "Backup of last night is verified: 1,204,331 posts, 9 s."),
@@ -101,6 +104,8 @@ def take_pages(browser: Chromium) -> None:
     browser.type(PASSWORD, Keys.ENTER)
     browser.wait_for("/home")
     take(browser, "home")
+    browser.open("/account")
+    take(browser, "account")
     take_looks(browser, "/board", "board", TALL)
     take_looks(browser, "/docs", "api", LOW, "Add a post")
     show(browser, DESK, "light")

@@ -45,7 +45,7 @@ def make_schemes(loaded: LoadedSettings) -> list[Scheme]:
             **asdict(settings.session),
             **_first_page(loaded),
             "providers": make_providers(loaded),
-            "accounts": AccountOptions(**asdict(settings.accounts)),
+            "accounts": AccountOptions(**asdict(settings.accounts), sample_path="/post"),
         },
     }
     for name, place in SCHEMES.items():

@@ -93,6 +93,16 @@ def test_token_scheme_needs_accounts_alone() -> None:
     assert problems(token + SIGN_IN) == []
 
 
+@each(
+    "rule, warns",
+    [('["session"]', True), ('["session", "basic"]', True), ('["session", "token"]', False), ('["open"]', False)],
+)
+def test_tokens_that_no_rule_accepts_are_a_problem(rule: str, *, warns: bool) -> None:
+    toml = f'users = "users"\npage = []\napi = {{read = {rule}, write = ["session"]}}\naccounts = {{tokens = true}}'
+    problem = 'users may make tokens ([accounts]), but no access rule has "token"'
+    assert (problem in problems(toml)) == warns
+
+
 def test_scope_that_no_personal_token_has_is_a_problem() -> None:
     page = 'users = "users"\n[[page]]\npath = "/a"\nschemes = ["token"]\nread_scope = "{}"\n'
     assert problems(page.format("read write"), ALICE) == []

@@ -21,6 +21,8 @@ PASSWORD = "pässword & battery=staple+"
 LONGEST_WORD = "x" * 160
 PAGES = ["/", "/logout"]
 DOCS = "/docs"
+ACCOUNT_PAGES = ["/account", "/account/sessions", "/account/tokens"]
+ACCOUNTS = "[accounts]\ntokens = true\n"
 FOCUS_ORDER = {"/": ["username", "password", "Sign in"], "/logout": ["Sign out", "Stay signed in"]}
 
 
@@ -38,7 +40,8 @@ def add_user(folder: Path) -> str:
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     folder = tmp_path_factory.mktemp("daemon")
-    with Daemon(folder, "--users", add_user(folder)) as daemon:
+    (folder / "postd.toml").write_text(ACCOUNTS)
+    with Daemon(folder, "--config", "postd.toml", "--users", add_user(folder)) as daemon:
         yield daemon
 
 
@@ -174,7 +177,7 @@ def narrow(font_size: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     """WCAG 2.2, 1.4.10 (320 px wide) and 1.4.4 (text twice as large), both at once, and with a word too long."""
     folder = tmp_path_factory.mktemp("narrow")
     rule = '["basic", "digest", "session"]'
-    (folder / "postd.toml").write_text(f'realm = "{LONGEST_WORD}"\n[api]\nread = {rule}\nwrite = {rule}\n')
+    (folder / "postd.toml").write_text(f'realm = "{LONGEST_WORD}"\n[api]\nread = {rule}\nwrite = {rule}\n{ACCOUNTS}')
     with (
         Daemon(folder, "--config", "postd.toml", "--users", add_user(folder)) as daemon,
         open_chromium(daemon.url, folder / "profile", font_size=font_size) as browser,
@@ -191,6 +194,11 @@ def test_content_fits_the_smallest_screen(narrow: Chromium, font_size: int) -> N
         assert rem == f"{font_size}px"
         assert narrow.sticking_out == []
         assert narrow.width <= NARROWEST[0]
+    store_session(narrow)
+    for path in ACCOUNT_PAGES:
+        narrow.open(path)
+        assert LONGEST_WORD in narrow.text
+        assert (narrow.sticking_out, narrow.width <= NARROWEST[0]) == ([], True)
 
 
 def test_docs_content_fits_the_smallest_screen(narrow: Chromium, font_size: int) -> None:
@@ -263,6 +271,39 @@ def test_style_sheet_is_allowed_by_the_policy(browser: Browser) -> None:
     for path in PAGES:
         browser.open(path)
         assert browser.driver.find_element(By.TAG_NAME, "main").value_of_css_property("border-radius") == "16px"
+
+
+@IN_CHROMIUM
+def test_account_is_managed_by_keyboard(browser: Chromium) -> None:
+    store_session(browser)  # another one: the cookie of the next replaces it
+    store_session(browser)
+    browser.set_screen(PHONE)
+    browser.open("/account")
+    browser.type(Keys.TAB, Keys.ENTER)
+    browser.wait_for("/account/sessions")
+    count = browser.text.count("Signed in ")
+    assert browser.text.count("this one") == 1
+    browser.type(Keys.TAB, Keys.TAB, Keys.ENTER)
+    browser.wait_until(lambda: browser.text.count("Signed in ") == count - 1)
+    assert browser.focused == "The session has ended."
+    browser.open("/account/tokens")
+    browser.driver.find_element(By.ID, "label").send_keys("Feed reader", Keys.ENTER)
+    browser.wait_until(lambda: "Copy the token now." in browser.text)
+    token = browser.driver.find_element(By.ID, "token").get_attribute("value") or ""
+    assert browser.focused == token
+    assert token in browser.text
+    assert httpx.get(f"{browser.url}/post", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+    assert browser.find_barriers() == []
+    browser.driver.back()
+    browser.open("/account/tokens")
+    assert token not in browser.driver.page_source
+    browser.driver.find_element(By.CSS_SELECTOR, ".quiet").send_keys(Keys.ENTER)
+    browser.wait_until(lambda: "You have no tokens." in browser.text)
+    for path in ACCOUNT_PAGES:
+        browser.open(path)
+        assert browser.find_barriers() == []
+        assert browser.smallest("input:not([type=hidden]), select, a") >= 44
+    assert browser.complaints() == []
 
 
 def test_user_of_a_provider_signs_in_and_out(one_browser: Browser, tmp_path: Path) -> None:

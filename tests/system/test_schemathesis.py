@@ -23,6 +23,8 @@ SETTINGS = {
         [api]
         read = ["basic", "session"]
         write = ["basic", "digest", "session", "bearer"]
+        [accounts]
+        tokens = true
         [[bearer]]
         issuer = "http://127.0.0.1:9"
         jwks_uri = "http://127.0.0.1:9/keys"
@@ -80,9 +82,14 @@ def test_pages_behind_a_session_conform_to_the_document(tmp_path: Path) -> None:
     with run_daemon(tmp_path, "with all that settings add") as daemon:
         signed_in = httpx.post(f"{daemon.url}/login", data={"username": "alice", "password": PASSWORD})
         cookie = signed_in.headers["Set-Cookie"].partition(";")[0]
-        options = ["--header", f"Cookie: {cookie}", "--include-path-regex", "^/(home|board.*)$"]
+        options = ["--header", f"Cookie: {cookie}", "--include-path-regex", "^/(home|account.*|board.*)$"]
         check(daemon, *options, "--checks", CONFORMANCE)
         # The session has held, so that it was the pages that answered.
         assert "Success: alice" in httpx.get(f"{daemon.url}/home", headers={"Cookie": cookie}).text
-        for line in ('"GET /board HTTP/1.1" 200', '"POST /board HTTP/1.1" 303'):
+        for line in (
+            '"GET /board HTTP/1.1" 200',
+            '"POST /board HTTP/1.1" 303',
+            '"POST /account/sessions/end HTTP/1.1" 303',
+            '"POST /account/tokens HTTP/1.1" 200',
+        ):
             daemon.wait_for(line)

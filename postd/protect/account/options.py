@@ -13,9 +13,11 @@ class AccountOptions(Struct, frozen=True):
         tokens: whether users may make personal access tokens.
         token_lifetime_s: the longest lifetime of a token; infinite for no bound.
         passkeys: whether users may add passkeys, and sign in with them.
+        sample_path: what the command line reads that shows the use of a new token.
     """
 
     change_password: bool = False
     tokens: bool = False
     token_lifetime_s: float = TOKEN_LIFETIME_S
     passkeys: bool = False
+    sample_path: str = "/"

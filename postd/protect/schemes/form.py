@@ -190,7 +190,9 @@ class Form(Scheme, frozen=True):
     def secrets(self, deployment: Deployment) -> str | None:
         return super().secrets(deployment) or ("sessions" if self.providers else None)
 
-    def problems(self, deployment: Deployment) -> Iterator[str]:  # noqa: ARG002 - other schemes need it
+    def problems(self, deployment: Deployment) -> Iterator[str]:
+        if self.accounts.tokens and not deployment.rules_of("token") and not deployment.rules_of("open"):
+            yield 'users may make tokens ([accounts]), but no access rule has "token"'
         for one in self.providers:
             if one.policy.user_claim != USER_CLAIM:
                 why = "another user may get the same value later: sub alone is never given twice"

@@ -4,8 +4,12 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from postd.auth.personal_token import LABEL_MAX_CHARS
 from postd.protect.schemes.interface import CROSS_SITE
+from postd.protocol.personal_token import Access
 from postd.web.openapi.components import FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
+
+_SECRET = {"format": "password"}
 
 
 class EndingSessions(Struct, frozen=True):
@@ -15,7 +19,7 @@ class EndingSessions(Struct, frozen=True):
     others: Annotated[str, Meta(description="Any value, in place of `id`.")] | UnsetType = UNSET
 
 
-Password = Annotated[str, Meta(extra_json_schema={"minLength": 1, "format": "password"})]
+Password = Annotated[str, Meta(extra_json_schema={"minLength": 1, **_SECRET})]
 
 
 class NewPassword(Struct, frozen=True):
@@ -23,7 +27,7 @@ class NewPassword(Struct, frozen=True):
 
     present: Password
     new: Password
-    again: Annotated[str, Meta(description="The new one again.", extra_json_schema={"format": "password"})]
+    again: Annotated[str, Meta(description="The new one again.", extra_json_schema=_SECRET)]
 
 
 class ResetPassword(Struct, frozen=True):
@@ -31,7 +35,31 @@ class ResetPassword(Struct, frozen=True):
 
     secret: Annotated[str, Meta(description="That of the link.")]
     new: Password
-    again: Annotated[str, Meta(description="The new one again.", extra_json_schema={"format": "password"})]
+    again: Annotated[str, Meta(description="The new one again.", extra_json_schema=_SECRET)]
+
+
+class MakingToken(Struct, frozen=True):
+    """The form that makes a token."""
+
+    label: Annotated[str, Meta(description="What the token is for.", min_length=1, max_length=LABEL_MAX_CHARS)]
+    access: (
+        Annotated[Access, Meta(description="What the program may do.", extra_json_schema={"type": "string"})]
+        | UnsetType
+    ) = UNSET
+    expires: Annotated[str, Meta(description='When it expires: a duration, such as "30d", or "never".')] | UnsetType = (
+        UNSET
+    )
+    password: (
+        Annotated[str, Meta(description="The user's, where the sign-in is not recent.", extra_json_schema=_SECRET)]
+        | UnsetType
+    ) = UNSET
+    key: Annotated[str, Meta(description="Identifies the form: sent twice, it makes one token.")] | UnsetType = UNSET
+
+
+class RevokingToken(Struct, frozen=True):
+    """The form that revokes a token."""
+
+    id: Annotated[str, Meta(description="The token, as the page names it.")]
 
 
 _PAGE = html("<!DOCTYPE html> ...")
@@ -53,8 +81,8 @@ def _show(path: str, operation_id: str, summary: str, description: str) -> Opera
     return Operation(operation_id, summary, f"An HTML page: {description}", replies, {503: UNAVAILABLE}, "session")
 
 
-def _done(location: str) -> Reply:
-    return Reply("Done: redirects to the page.", text(f"{location}\n"), ("Location",), ("Set-Cookie",))
+def _done(location: str, description: str = "Done: redirects to the page.") -> Reply:
+    return Reply(description, text(f"{location}\n"), ("Location",), ("Set-Cookie",))
 
 
 _PASSWORD_ERRORS = {
@@ -110,5 +138,37 @@ OPERATIONS = {
         {status: why for status, why in {**_FORM_ERRORS, **_PASSWORD_ERRORS}.items() if status not in {401, 409}}
         | {400: f"{_FORM_ERRORS[400]} Or: {_DEAD_LINK}"},
         body=Body(ResetPassword, {"secret": "...", "new": "battery", "again": "battery"}, FORM_TYPE),
+    ),
+    "GET /account/tokens": _show(
+        "/account/tokens", "showTokens", "List access tokens", "the personal access tokens of the user."
+    ),
+    "POST /account/tokens": Operation(
+        "makeToken",
+        "Make an access token",
+        "Makes a personal access token. It needs a sign-in of the last 15 minutes, or the password; else the page asks "
+        "for it.",
+        {
+            200: Reply("Made: a page that shows the token, once.", _PAGE),
+            303: _done(
+                "/account/tokens?done=repeated#done", "The form has made a token before: redirects to the list."
+            ),
+        },
+        {
+            **_FORM_ERRORS,
+            401: f"{_CHALLENGE} Or the sign-in is not recent, or the password is wrong.",
+            422: "A field is not valid, or the user has too many tokens; the page has the form again.",
+            429: "Too many failed sign-ins.",
+        },
+        "session",
+        body=Body(MakingToken, {"label": "Feed reader", "access": "read", "expires": "30d"}, FORM_TYPE),
+    ),
+    "POST /account/tokens/revoke": Operation(
+        "revokeToken",
+        "Revoke an access token",
+        "Revokes a token of the user.",
+        {303: _done("/account/tokens?done=revoked#done")},
+        _FORM_ERRORS,
+        "session",
+        body=Body(RevokingToken, {"id": "k3v9x0c1m2a7"}, FORM_TYPE),
     ),
 }

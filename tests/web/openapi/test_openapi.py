@@ -25,7 +25,7 @@ from tests.web.wire import FORM, ask
 
 METHODS = {"GET", "POST", "PUT", "DELETE", "PATCH"}
 
-ALL = '[api]\nread = ["session", "basic"]\nwrite = ["digest", "bearer", "session"]\n'
+ALL = '[api]\nread = ["session", "basic"]\nwrite = ["digest", "bearer", "session"]\n[accounts]\ntokens = true\n'
 BODIES: dict[str, tuple[Any, int]] = {
     "Unicode text": ({"post": "Grüße, 世界 🚀\n"}, 201),
     "the longest": ({"post": "x" * 140}, 201),
