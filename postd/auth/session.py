@@ -120,20 +120,6 @@ class Sessions:
         )
         return session_id
 
-    async def change(self, id_hash: bytes, session: Session) -> None:
-        """Store a session again that has changed, under the same identifier.
-
-        Raises:
-            StoreUnavailableError: it could not be stored.
-        """
-        await self._store.add_session(
-            id_hash,
-            session,
-            in_place_of=[id_hash],
-            max_of_user=self._max_per_account,
-            id_token=await self._store.get_id_token(id_hash),
-        )
-
     async def use(self, id_hash: bytes) -> Session | None:
         """Return a live session, None if there is none, and renew it now and then."""
         session = await self.find(id_hash)
@@ -185,15 +171,17 @@ class Sessions:
             return self._providers.get(session.provider)
         return self._users.fingerprint(session.username)
 
-    async def confirm(self, id_hash: bytes) -> None:
+    async def confirm(self, id_hash: bytes, fingerprint: bytes | None = None) -> None:
         """Note that the user of a session has just proved who they are; without effect if it has ended.
+
+        Args:
+            id_hash: the hash of its identifier.
+            fingerprint: that of the account if it has changed with the password, None if not.
 
         Raises:
             StoreUnavailableError: it could not be stored.
         """
-        session = await self.find(id_hash)
-        if session is not None:
-            await self.change(id_hash, replace(session, authenticated=self._now()))
+        await self._store.prove_session(id_hash, authenticated=self._now(), fingerprint=fingerprint)
 
     async def id_token_of(self, id_hash: bytes) -> str:
         """Return the ID token of a session, to sign its user out at the provider; empty for none.

@@ -409,6 +409,15 @@ class LoginStore(CredentialStore, Protocol):
     async def renew_session(self, id_hash: bytes, *, seen: float, expires: float) -> None:
         """Note that a session is in use; without effect if it has ended."""
 
+    async def prove_session(self, id_hash: bytes, *, authenticated: float, fingerprint: bytes | None = None) -> None:
+        """Note that the user of a session has proved who they are; without effect if it has ended.
+
+        Args:
+            id_hash: the hash of its identifier.
+            authenticated: when that was.
+            fingerprint: the new one of an account of this server whose password was changed; None for no change.
+        """
+
     async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
         """End sessions; return how many there were."""
 

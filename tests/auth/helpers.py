@@ -23,6 +23,7 @@ _WRITES = (
     "delete_sessions",
     "forget_failures",
     "release_attempt",
+    "prove_session",
     "renew_session",
     "reserve_attempt",
 )

@@ -100,9 +100,8 @@ class SessionsTests:
         file.write_text(user_line("alice", "other"))
         elsewhere = UserDirectory(str(file))
         elsewhere.load()
-        session = result_of(api.store.get_session(kept))
-        changed = replace(session, fingerprint=elsewhere.fingerprint("alice"))
-        run(api, api.store.add_session(kept, changed, in_place_of=[kept]))
+        changed = replace(result_of(api.store.get_session(kept)), fingerprint=elsewhere.fingerprint("alice"))
+        run(api, sessions.confirm(kept, changed.fingerprint))
         assert result_of(sessions.find(kept)) == changed
         assert users.fingerprint("alice") == changed.fingerprint
         assert result_of(sessions.find(other)) is None
@@ -157,10 +156,12 @@ class SessionsTests:
         assert result_of(sessions.find(id_hash)) == replace(before, authenticated=api.START_S + 30)
         assert result_of(sessions.id_token_of(id_hash)) == "e.y.J"
 
-    def test_ended_session_is_not_confirmed(self, api: InMemoryApi, sessions: Sessions) -> None:
+    def test_session_ended_during_confirmation_stays_ended(self, api: InMemoryApi, sessions: Sessions) -> None:
         id_hash = self.begin(api, sessions)
-        run(api, sessions.end([id_hash]))
-        run(api, sessions.confirm(id_hash))
+        ending, confirming = started(sessions.end([id_hash])), started(sessions.confirm(id_hash))
+        api.clock.advance(0)
+        result_of(ending)
+        result_of(confirming)
         assert result_of(api.store.list_sessions()) == []
 
     def test_live_sessions_of_a_user_are_listed(

@@ -1518,15 +1518,27 @@ class LoginStoreContract(CredentialStoreContract):
         assert found == [False, True, False, True, True]
 
     @ensureDeferred
-    async def test_session_changes_in_its_own_place(self, store: LoginStore) -> None:
+    async def test_proof_of_a_user_changes_one_session(self, store: LoginStore) -> None:
         for number in range(3):
-            await store.add_session(id_hash_of(number), make_session(created=NOW + number), max_of_user=3)
-        changed = replace(make_session(fingerprint=b"second"), authenticated=NOW + 9)
-        await store.add_session(id_hash_of(0), changed, in_place_of=[id_hash_of(0)], max_of_user=3)
+            await store.add_session(id_hash_of(number), make_session(created=NOW + number), id_token="e.y.J")
+        await store.prove_session(id_hash_of(0), authenticated=NOW + 1 / 3, fingerprint=b"second")
+        await store.prove_session(id_hash_of(1), authenticated=NOW + 9)
+        first, second, third = (make_session(created=NOW + number) for number in range(3))
         assert await store.list_sessions_of("alice") == {
-            id_hash_of(0): changed,
-            **{id_hash_of(number): make_session(created=NOW + number) for number in (1, 2)},
+            id_hash_of(0): replace(first, authenticated=NOW + 1 / 3, fingerprint=b"second"),
+            id_hash_of(1): replace(second, authenticated=NOW + 9),
+            id_hash_of(2): third,
         }
+        assert await store.get_session(id_hash_of(1)) == replace(second, authenticated=NOW + 9)
+        assert await store.get_id_token(id_hash_of(0)) == "e.y.J"
+
+    @ensureDeferred
+    async def test_ended_session_is_not_proved(self, store: LoginStore) -> None:
+        await store.add_session(id_hash_of(1), make_session())
+        await store.delete_sessions([id_hash_of(1)])
+        await store.prove_session(id_hash_of(1), authenticated=NOW, fingerprint=b"second")
+        assert await store.list_sessions() == []
+        assert await store.get_session(id_hash_of(1)) is None
 
     @ensureDeferred
     async def test_sessions_of_a_user_are_listed_oldest_first(self, store: LoginStore) -> None:

@@ -6,7 +6,6 @@ from html import escape
 from http import HTTPStatus
 from string import Template
 
-from msgspec.structs import replace
 from twisted.internet.defer import CancelledError
 
 from postd.auth.credentials import Refused, run_to_completion
@@ -98,10 +97,9 @@ class ChangePassword(AccountTask):
         address = self.area.clients.address(request)
         account = await self._writer.make(visitor.account, password, address=address)
         await self._writer.write(account, fingerprint=fingerprint, address=address)
-        session = replace(visitor.session, fingerprint=account.fingerprint, authenticated=self.area.now())
         with suppress(StoreUnavailableError):  # the password was changed, and its user signs in again
             # Before the file is loaded again: the session lives on.
-            await self.area.sessions.change(visitor.id_hash, session)
+            await self.area.sessions.confirm(visitor.id_hash, account.fingerprint)
         await self._writer.settle(account)
         self.area.log(request, visitor, "password changed")
 

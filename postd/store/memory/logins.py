@@ -168,6 +168,13 @@ class MemoryLogins(MemoryCredentials):
             self._sessions[id_hash] = replace(session, seen=seen, expires=expires)
             self._session_expiries.set(id_hash, expires)
 
+    async def prove_session(self, id_hash: bytes, *, authenticated: float, fingerprint: bytes | None = None) -> None:
+        self._begin("write")
+        session = self._sessions.get(id_hash)
+        if session is not None:
+            kept = session.fingerprint if fingerprint is None else fingerprint
+            self._sessions[id_hash] = replace(session, authenticated=authenticated, fingerprint=kept)
+
     async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
         self._begin("write")
         return sum(map(self._end_session, id_hashes))

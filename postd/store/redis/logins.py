@@ -28,6 +28,7 @@ _MAKE_KEY = load_script("make_key", writes=True)
 _USE_NONCE = load_script("use_nonce", writes=True)
 _USE_PROOF = load_script("use_proof", writes=True)
 _ADD_SESSION = load_script("add_session", writes=True)
+_PROVE_SESSION = load_script("prove_session", writes=True)
 _RENEW_SESSION = load_script("renew_session", writes=True)
 _DELETE_SESSIONS = load_script("delete_sessions", writes=True)
 _DELETE_SESSIONS_OF = load_script("delete_sessions_of", writes=True)
@@ -108,6 +109,10 @@ class RedisLogins(StorePart[RedisDatabase]):
 
     async def renew_session(self, id_hash: bytes, *, seen: float, expires: float) -> None:
         await self._write(_RENEW_SESSION, id_hash.hex(), repr(seen), repr(expires))
+
+    async def prove_session(self, id_hash: bytes, *, authenticated: float, fingerprint: bytes | None = None) -> None:
+        changed = () if fingerprint is None else ("fingerprint", fingerprint.hex())
+        await self._write(_PROVE_SESSION, id_hash.hex(), "authenticated", repr(authenticated), *changed)
 
     async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
         return await self._delete_sessions(_DELETE_SESSIONS, [id_hash.hex() for id_hash in id_hashes])

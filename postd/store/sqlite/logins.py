@@ -152,6 +152,13 @@ class SqliteLogins(StorePart[SqliteDatabase]):
 
         await self._write(write, changes=("session",))
 
+    async def prove_session(self, id_hash: bytes, *, authenticated: float, fingerprint: bytes | None = None) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            update = "UPDATE session SET authenticated = ?, fingerprint = coalesce(?, fingerprint) WHERE id_hash = ?"
+            connection.execute(update, (authenticated, fingerprint, id_hash))
+
+        await self._write(write, changes=("session",))
+
     async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
         return await self._delete_sessions(_END_SESSION, [(id_hash,) for id_hash in id_hashes])
 

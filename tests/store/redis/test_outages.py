@@ -152,6 +152,7 @@ async def test_write_that_arrives_late_is_not_executed(server: RedisServer) -> N
             "use_nonce",
             "use_proof",
             "add_session",
+            "prove_session",
             "renew_session",
         ),
         *(
