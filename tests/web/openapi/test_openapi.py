@@ -155,7 +155,7 @@ def check_value(value: Any, schema: Mapping[str, Any]) -> None:
 @pytest.fixture
 def complete_api(make: Callable[[str], InMemoryApi]) -> InMemoryApi:
     """A server with every optional route and scheme."""
-    return make(ALL + "[accounts]\nchange_password = true\n" + ISSUERS)
+    return make(ALL + "change_password = true\n" + ISSUERS)
 
 
 class DocumentTests:
