@@ -18,6 +18,8 @@ class Passkey(Struct, frozen=True):
         sign_count: the signature counter at the last use; 0 of an authenticator without one.
         backup_eligible: whether its authenticator may back it up.
         backed_up: whether it was backed up at the last use.
+        shown_name: the owner's name for people, where the owner is a user of an OpenID provider.
+        subject: the owner at that provider (`sub`).
     """
 
     id: str
@@ -31,3 +33,5 @@ class Passkey(Struct, frozen=True):
     sign_count: int = 0
     backup_eligible: bool = False
     backed_up: bool = False
+    shown_name: str = ""
+    subject: str = ""

@@ -1107,6 +1107,7 @@ class CredentialStoreContract:
             ),
             make_passkey(2, credential_id=bytes(1023), sign_count=2**32 - 1, backup_eligible=True),
             make_passkey(3, credential_id=b"\0", backup_eligible=True, backed_up=True, label="\u202e%s\n"),
+            make_passkey(4, account="https://idp.example#7", shown_name="Älice", subject="7"),
         ):
             assert await store.get_passkey(passkey.credential_id) is None
             assert await store.add_passkey(passkey)

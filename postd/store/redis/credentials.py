@@ -125,7 +125,7 @@ def _decode_token(fields: Sequence[Any]) -> PersonalToken | None:
 
 
 def _decode_passkey(fields: Sequence[Any]) -> Passkey | None:
-    id_, credential_id, account, entry, public_key, label, created, used, sign_count, *backup = fields
+    id_, credential_id, account, entry, public_key, label, created, used, *rest = fields
     if id_ is None:
         return None
     return Passkey(
@@ -137,6 +137,8 @@ def _decode_passkey(fields: Sequence[Any]) -> Passkey | None:
         label,
         float(created),
         float(used),
-        int(sign_count),
-        *(flag == "1" for flag in backup),
+        int(rest[0]),
+        rest[1] == "1",
+        rest[2] == "1",
+        *rest[3:],
     )

@@ -22,7 +22,7 @@ _NOTE_USE = "UPDATE personal_token SET used = ? WHERE token_hash = ? AND used < 
 _REVOKE = "DELETE FROM personal_token WHERE id = ? AND account = coalesce(?, account)"
 
 _PASSKEY = ", ".join(Passkey.__struct_fields__)
-_INSERT_PASSKEY = f"INSERT INTO passkey ({_PASSKEY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - only constants
+_INSERT_PASSKEY = f"INSERT INTO passkey ({_PASSKEY}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - only constants
 _COUNT_PASSKEYS = "SELECT count(*) FROM passkey WHERE account = ? AND entry = ?"
 _SELECT_PASSKEY = f"SELECT {_PASSKEY} FROM passkey WHERE credential_id = ?"  # noqa: S608 - only constants
 _USE_PASSKEY = """

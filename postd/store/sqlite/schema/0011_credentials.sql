@@ -33,7 +33,9 @@ CREATE TABLE passkey (
     used REAL NOT NULL,
     sign_count INTEGER NOT NULL,
     backup_eligible INTEGER NOT NULL,
-    backed_up INTEGER NOT NULL
+    backed_up INTEGER NOT NULL,
+    shown_name TEXT NOT NULL,
+    subject TEXT NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX passkey_of_account ON passkey (account);
 
