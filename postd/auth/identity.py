@@ -22,8 +22,8 @@ class Identity(Struct, frozen=True):
     Args:
         account: the name of the account, normalized (NFC) for a user file, as the checker returns it for a stock
             checker; `ISSUER#NAME` for the owner of a token, because two issuers may use the same name.
-        scheme: the scheme of the credentials: `basic`, `digest`, `form`, `sign_in`, `session`, `bearer`, `dpop` or
-            `token`.
+        scheme: the scheme of the credentials: `basic`, `digest`, `form`, `passkey`, `sign_in`, `session`, `bearer`,
+            `dpop` or `token`.
         issuer: the issuer of the token, or of the provider whose user has the session or the personal access token;
             empty for other credentials.
         scopes: the scopes of the token.

@@ -19,6 +19,7 @@ _COMMANDS = {
     "user": "postd.cli.user:user",
     "session": "postd.cli.session:session",
     "token": "postd.cli.token:token",
+    "passkey": "postd.cli.passkey:passkey",
     "dpop-key": "postd.cli.dpop_key:make_dpop_key",
     "check": "postd.cli.check:check",
     "export": "postd.cli.transfer:export_posts",

@@ -44,7 +44,8 @@ def list_sessions(*, loaded: LoadedSettings) -> None:
     ]
     for session in live:
         times = session.created, session.seen, session.expires, session.ends
-        rows.append((printable(session.username), session.provider or "password", *map(format_time, times)))
+        means = "passkey" if session.scheme == "passkey" else session.provider or "password"
+        rows.append((printable(session.username), means, *map(format_time, times)))
     click.echo("\n".join(format_table(rows)) if live else "no sessions")
 
 

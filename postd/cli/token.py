@@ -11,6 +11,7 @@ from postd.auth.accounts import find_provider_entry
 from postd.auth.personal_token import check_label, make_personal_token
 from postd.auth.user_file import check_name, load_accounts
 from postd.cli.options import format_table, format_time, pluralize, with_settings
+from postd.cli.owners import is_owned, normalize_owner
 from postd.cli.passwords import require_valid
 from postd.cli.with_store import use_store
 from postd.daemon.schemes import make_providers
@@ -61,18 +62,11 @@ def list_tokens(*, loaded: LoadedSettings, account: str | None) -> None:
 
     Each line begins with the id of a token. Times are in UTC. Tokens of removed users are not shown.
     """
-    name = None if account is None else _normalize(account)
-    accounts = load_accounts(loaded.settings.users) if loaded.settings.users else None
-    providers = make_providers(loaded)
-
-    def is_valid(token: PersonalToken) -> bool:
-        if has_issuer(token.account):  # another server of the store may have providers
-            return not providers or any(one.policy.fingerprint == token.entry for one in providers)
-        found = None if accounts is None else accounts.get(token.account)
-        return accounts is None or (found is not None and found.entry == token.entry)
-
+    name = None if account is None else normalize_owner(account)
+    is_valid = is_owned(loaded)
     found = use_store(loaded, lambda store: store.list_tokens(name))
-    rows = [(token.id, printable(token.account), *_describe(token)) for token in found if is_valid(token)]
+    valid = (token for token in found if is_valid(token.account, token.entry))
+    rows = [(token.id, printable(token.account), *_describe(token)) for token in valid]
     click.echo("\n".join(format_table(rows)) if rows else "no tokens")
 
 
@@ -86,7 +80,7 @@ def revoke_tokens(*, loaded: LoadedSettings, id_: str | None, account: str | Non
         raise click.UsageError("give either the ID of a token or --account NAME")
     if id_ is not None and has_prefix(id_):
         raise click.ClickException("this is a token, not the id of one; `postd token list` shows ids")
-    name = None if account is None else _normalize(account)
+    name = None if account is None else normalize_owner(account)
 
     async def revoke(store: Store) -> int:
         ids: Collection[str]
@@ -97,10 +91,6 @@ def revoke_tokens(*, loaded: LoadedSettings, id_: str | None, account: str | Non
     if id_ is not None and not revoked:
         raise click.ClickException(f"there is no token with the id {id_!r}")
     click.echo(f"{pluralize(revoked, 'token')} revoked")
-
-
-def _normalize(account: str) -> str:
-    return account if has_issuer(account) else require_valid("the name", check_name, account)
 
 
 def _find_account(loaded: LoadedSettings, name: str) -> tuple[str, bytes]:

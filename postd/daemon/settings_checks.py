@@ -45,6 +45,8 @@ def describe_deployment(settings: Settings) -> Deployment:
         has_users=bool(settings.users),
         names_any_host=names_any_host,
         sees_certificates=settings.tls.client_certificates != "no" or bool(settings.trusted_proxies),
+        public_url=settings.public_url,
+        is_local=not settings.trusted_proxies and all(map(is_loopback_only, settings.listen)),
     )
 
 

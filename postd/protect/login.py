@@ -1,6 +1,6 @@
 """Sign-in and sign-out by form (spec: Form-login paths; reference: Form login)."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from html import escape
 from http import HTTPStatus
 from string import Template
@@ -117,28 +117,48 @@ class LoginViews:
         return self._login_page if back is None else self._make_form(HTTPStatus.OK, parameters)
 
     async def log_in(self, request: Request) -> Response:
+        return await self.sign_in(request, "form", self._begin_session)
+
+    async def sign_in(
+        self,
+        request: Request,
+        scheme: str,
+        begin_session: Callable[[Request, Mapping[str, list[str]]], Awaitable[Identity]],
+        *,
+        by: str = "",
+        explain: Callable[[Refused], str] | None = None,
+    ) -> Response:
+        """Sign a user in by a form, which may carry another one.
+
+        Args:
+            request: the request, with the form.
+            scheme: the scheme of the credentials, for log and metrics.
+            begin_session: checks the credentials in the fields of the form, begins a session, and returns the user.
+            by: what the user has signed in by, for the log; empty for a password.
+            explain: returns the alert of a refusal; None for that of a wrong password, with the user name kept.
+        """
         self._clients.refuse_cross_site(request)
         fields: Mapping[str, list[str]] = {}
         try:
             fields = _decode_sign_in(request)
-            user = await self._check_password(request, fields)
-            await self.begin_session(request, user)
-        except CancelledError:  # the client has disconnected; the check continues, and a wrong password is counted
+            user = await begin_session(request, fields)
+        except CancelledError:  # the client has disconnected; the check continues, and wrong credentials are counted
             raise
         except Exception as error:
-            request.authentication = AuthenticationResult("form", outcome_of(error))
+            request.authentication = AuthenticationResult(scheme, outcome_of(error))
             if isinstance(error, Refused):
-                return self.refuse(request, fields, "Login failed")
+                why = "Login failed" if explain is None else explain(error)
+                return self.refuse(request, fields, why, failed=explain is None)
             problem = to_problem(error)
             if problem is None or not retry_after_text(problem) or not wants_html(request):
                 raise
             return self.show_alert(request, problem, fields, f"{problem.detail} {retry_after_text(problem)}")
         back, form = decode_next(fields), decode_carried(fields)
-        response = self.accept(request, user, back)
+        response = self.accept(request, user, back, by)
         if back is None or not form:
             return response
         identity = replace(user, scheme="session")
-        request.authentication = AuthenticationResult("form", "accepted", user.account, identity)
+        request.authentication = AuthenticationResult(scheme, "accepted", user.account, identity)
         return await self._resume(request, back, form)
 
     async def begin_session(self, request: Request, user: Identity, signed_in: SignedIn | None = None) -> None:
@@ -203,12 +223,14 @@ class LoginViews:
             return self._make_form(HTTPStatus.UNAUTHORIZED, fields, why, headers, browser=request, failed=failed)
         return make_response(HTTPStatus.UNAUTHORIZED, TEXT, b"Login failed\n", headers)
 
-    async def _check_password(self, request: Request, fields: Mapping[str, list[str]]) -> Identity:
+    async def _begin_session(self, request: Request, fields: Mapping[str, list[str]]) -> Identity:
         named = [fields.get(name, []) for name in ("username", "password")]
         if any(len(values) != 1 or not values[0] for values in named):
             raise Refused("a field is missing, empty or there twice")
         (username,), (password,) = named
-        return await check_password(self._portal, self._clients, request, username, password)
+        user = await check_password(self._portal, self._clients, request, username, password)
+        await self.begin_session(request, user)
+        return user
 
     async def show_session(self, request: Request) -> Response:
         """Return the name of the user who is signed in; a page that asks does not prolong the session."""

@@ -17,6 +17,7 @@ from postd.http.pages.template import make_html_response, read_file, wants_html
 from postd.http.peer import PeerResolver
 from postd.http.responses import PAGE_HEADERS, Response
 from postd.http.urlencoded import FORM_MAX_BYTES, decode_fields, is_form
+from postd.protect.passkey_form import SCRIPT, PasskeyForm
 from postd.protocol.host import is_loopback
 from postd.protocol.local_path import encode_local_path
 
@@ -46,6 +47,7 @@ class LoginForm:
             for all others.
         has_accounts: returns whether there are accounts.
         providers: the names of the OpenID providers by their ids, for which the page has buttons.
+        passkeys: renders the button for passkeys, None for no such button.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -59,6 +61,7 @@ class LoginForm:
         no_accounts: tuple[str, str],
         has_accounts: Callable[[], bool],
         providers: Mapping[str, str],
+        passkeys: PasskeyForm | None = None,
     ) -> None:
         self._clients = clients
         self._realm = realm
@@ -68,6 +71,7 @@ class LoginForm:
         self._no_accounts = no_accounts
         self._has_accounts = has_accounts
         self._providers = providers
+        self._passkeys = passkeys
 
     def make(  # noqa: PLR0913 - most have their defaults
         self,
@@ -82,33 +86,39 @@ class LoginForm:
         """Return the page with the form: empty, or with an alert (`why`).
 
         After a failure it has the user name of the fields sent. `next` and a carried form stay. `browser` is the
-        request of a client that prefers HTML, None for another client. Browsers get buttons for the providers, and no
-        fields where no account has a password.
+        request of a client that prefers HTML, None for another client. Browsers get buttons for passkeys and for the
+        providers, and no fields where no account has a password.
         """
         back = decode_next(fields)
         user = fields.get("username", [""])[0]
         again = bool(why) and failed
         alert = make_alert(why) if why else ""
-        buttons = "" if browser is None else self._make_buttons(fields, back)
-        below = ("" if browser is None else self._links) + self._below_form
-        if buttons and not self._has_accounts():
-            return make_html_response(
-                status, "Sign in", alert + buttons + below, site_name=self._realm, headers=headers
-            )
-        notice = "" if browser is None else self._notice(browser)
         hidden = {} if back is None else {"next": back.decode("ascii")}
         if back is not None and len(fields.get("form", ())) == 1:
             hidden["form"] = fields["form"][0]
+        buttons = passkey = ""
+        if browser is not None:
+            buttons = self._make_buttons(fields, back)
+            if self._passkeys is not None and (self._providers or self._has_accounts()):
+                passkey = self._passkeys.make(browser, make_hidden(hidden))
+        script = SCRIPT if passkey else None
+        below = passkey + buttons + ("" if browser is None else self._links) + self._below_form
+        if buttons and not self._has_accounts():
+            content = alert + below
+            return make_html_response(status, "Sign in", content, site_name=self._realm, headers=headers, script=script)
+        notice = "" if browser is None else self._notice(browser)
         parts = {
             "login": escape(self._login),
             "next": make_hidden(hidden),
             "notice": notice,
             "alert": alert,
+            "webauthn": " webauthn" if passkey else "",
             "username": f' value="{escape(user)}"' if again else "" if notice else " autofocus",
             "password": ' aria-describedby="alert" autofocus' if again else "",
-            "below": buttons + below,
+            "below": below,
         }
-        return make_html_response(status, "Sign in", _FORM.substitute(parts), site_name=self._realm, headers=headers)
+        content = _FORM.substitute(parts)
+        return make_html_response(status, "Sign in", content, site_name=self._realm, headers=headers, script=script)
 
     def _make_buttons(self, fields: Mapping[str, list[str]], back: bytes | None) -> str:
         """Return the links that begin a sign-in at a provider.

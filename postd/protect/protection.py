@@ -77,6 +77,7 @@ from postd.protocol.digest import HASHES, check_realm
 from postd.protocol.host import check_host, check_origin, check_proxy
 from postd.protocol.password import normalize
 from postd.protocol.personal_token import Access, hash_token
+from postd.protocol.webauthn import find_rp_id
 from postd.reactor import AnyReactor, ServiceClock, Work
 from postd.scheme_names import SCHEMES, SchemeName
 from postd.store.interface import LoginStore
@@ -188,6 +189,8 @@ class Protection:
             check("public_url", check_origin, public_url),
             hosts=all_of("hosts", check_host, hosts),
         )
+        if passkeys and self._clients.public_url and find_rp_id(self._clients.public_url) is None:
+            raise ValueError(f"passkeys: there are none at public_url {public_url}: they need https and a host name")
         self._clock = ServiceClock(self.reactor)
         try:
             self._store = open_login_store(check("store", str, store), reactor=self.reactor)

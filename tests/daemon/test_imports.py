@@ -32,9 +32,11 @@ _PROVIDERS = {"postd.auth.sign_in", "postd.protect.sign_in", "postd.protocol.sea
 _ISSUERS = {"treq", "joserfc", "twisted.web.client", "postd.net.fetching", "postd.auth.jwks"}
 _REDIS = {"txredisapi", "hiredis", "postd.store.redis"}
 _TLS = {"OpenSSL", "cryptography", "service_identity", "twisted.internet.ssl", "twisted.protocols.tls", "postd.net.tls"}
+_PASSKEYS = {"webauthn", "cbor2", "postd.auth.passkey", "postd.protect.passkey"}
 _ADMIN = {"prometheus_client", "postd.web.admin"}
 _ON_DEMAND = {"postd.web.openapi.docs", "postd.web.openapi.document", "postd.web.folder"}
 _NEVER = {"h2", "hpack", "twisted.web._http2", "click", "httpx", "hypothesis", "postd.cli", "postd.client"}
+_UNUSED = _ISSUERS | _PROVIDERS | _TLS | _REDIS | _PASSKEYS | _ADMIN | _ON_DEMAND | _NEVER
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,7 +56,7 @@ def imported(folder: Path, settings: str, *listen: str) -> set[str]:
 
 @pytest.mark.parametrize("settings", ["", 'users = "users"\napi = {write = ["basic", "digest", "session"]}\n'])
 def test_server_imports_nothing_that_its_settings_do_not_need(tmp_path: Path, settings: str) -> None:
-    assert not imported(tmp_path, settings) & (_ISSUERS | _PROVIDERS | _TLS | _REDIS | _ADMIN | _ON_DEMAND | _NEVER)
+    assert not imported(tmp_path, settings) & _UNUSED
 
 
 def test_listeners_without_tls_import_no_openssl(tmp_path: Path) -> None:
@@ -70,6 +72,10 @@ def test_server_with_redis_imports_no_sqlite(tmp_path: Path) -> None:
 
 def test_server_with_an_issuer_imports_what_it_needs(tmp_path: Path) -> None:
     assert imported(tmp_path, _ISSUER) >= {"treq", "joserfc"}
+
+
+def test_server_with_passkeys_imports_what_it_needs(tmp_path: Path) -> None:
+    assert imported(tmp_path, "accounts = {passkeys = true}\n") >= _PASSKEYS
 
 
 def test_server_with_admin_listeners_imports_what_it_needs(tmp_path: Path) -> None:

@@ -176,3 +176,24 @@ def test_moderator_who_has_no_account_is_a_problem() -> None:
         'users = "users"\n[api]\nwrite = ["basic"]\nown = true\nmoderators = ["alice", "bob", "https://idp.example#x"]'
     )
     assert problems(toml, ALICE) == ["users: has no bob, named by [api] moderators"]
+
+
+@each(
+    "toml, why",
+    [
+        ("", ""),
+        ('listen = ["tcp:80:interface=127.0.0.1", "tcp6:80:interface=\\\\:\\\\:1"]', ""),
+        ('public_url = "https://posts.example"\nlisten = ["tcp:80"]', ""),
+        ('public_url = "http://localhost:8080"', ""),
+        ('listen = ["tcp:80"]', "without public_url"),
+        ('trusted_proxies = ["127.0.0.1"]', "without public_url"),
+        ('public_url = "https://192.0.2.1"', "at public_url https://192.0.2.1:"),
+        ('public_url = "http://posts.example"', "at public_url http://posts.example:"),
+        ('public_url = "http://127.0.0.1:8080"', "at public_url http://127.0.0.1:8080:"),
+    ],
+)
+def test_address_without_passkeys_is_a_problem(toml: str, why: str) -> None:
+    found = [one for one in problems(f"{toml}\n[accounts]\npasskeys = true\n") if "passkeys" in one]
+    assert len(found) == bool(why)
+    assert all(one.startswith("[accounts] passkeys: ") and why in one for one in found)
+    assert not [one for one in problems(toml) if "passkeys" in one]

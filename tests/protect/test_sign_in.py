@@ -22,6 +22,7 @@ from twisted.web.resource import Resource
 from postd.protect import Protection, identity, provider
 from postd.reactor import IReactor
 from postd.testing import Provider, Server
+from tests.authenticator import Authenticator
 from tests.cases import each
 from tests.sign_in import HTML, Browser, parameters
 from tests.web.clients import account
@@ -643,3 +644,26 @@ def test_providers_of_a_program_differ() -> None:
     for wrong in ([one, one], ["example"], one, "example"):
         with pytest.raises(ValueError, match=r"^providers: "):
             Protection(REACTOR, providers=cast(Any, wrong))
+
+
+@ensureDeferred
+async def test_user_of_a_provider_signs_in_by_a_passkey(tmp_path: Path) -> None:
+    async with running(tmp_path, arguments={"passkeys": True}) as site:
+        origin = site.server.url.replace("127.0.0.1", "localhost")
+        device, browser = Authenticator(origin), Browser(origin, site.server.client(), BEGIN)
+        await browser.sign_in(site.idp, "?fresh=1")
+        options = json.loads((await browser.get(f"{FORM}/account/passkeys/options")).text)
+        assert options["user"]["name"] == "Alice"
+        fields = {"credential": device.create(options), "label": "phone"}
+        added = await browser.get(f"{FORM}/account/passkeys", "POST", data=fields)
+        assert (added.code, added.location) == (303, f"{FORM}/account/passkeys?done=added#done"), added.text
+        other = Browser(origin, site.server.client(), BEGIN)
+        request = json.loads((await other.get(f"{FORM}/login/passkey")).text)
+        signed_in = await other.get(f"{FORM}/login/passkey", "POST", data={"credential": device.get(request)})
+        assert (signed_in.code, signed_in.location) == (302, "/who"), signed_in.text
+        shown = await other.get("/who")
+        assert shown.text == f"{site.idp.url}#alice alice session {site.idp.url} Alice"
+        token = site.idp.logout_token(sid=None)
+        ended = await browser.get(f"{BEGIN}/back-channel-logout", "POST", data={"logout_token": token})
+        assert ended.code == 200
+        assert (await other.get("/who")).code == 302

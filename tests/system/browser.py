@@ -255,6 +255,14 @@ class Browser(ABC):
         self.reset()
 
     @abstractmethod
+    def add_authenticator(self) -> str:
+        """Add an authenticator with a user who is verified; return its id."""
+
+    @abstractmethod
+    def remove_authenticator(self, authenticator: str) -> None:
+        """Remove an authenticator with its passkeys."""
+
+    @abstractmethod
     def reset(self) -> None:
         """Undo what tests have set, and forget what the browser has stored and observed."""
 

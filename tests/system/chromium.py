@@ -34,9 +34,9 @@ class Chromium(Browser):
 
     driver: Chrome
 
-    def command(self, name: str, **parameters: Any) -> None:
-        """Send a command of the Chrome DevTools protocol."""
-        self.driver.execute_cdp_cmd(name, parameters)
+    def command(self, name: str, **parameters: Any) -> Any:
+        """Send a command of the Chrome DevTools protocol; return its result."""
+        return self.driver.execute_cdp_cmd(name, parameters)
 
     def set_screen(self, size: tuple[int, int]) -> None:
         width, height = size
@@ -53,6 +53,20 @@ class Chromium(Browser):
             "Emulation.setEmulatedMedia",
             features=[{"name": name.replace("_", "-"), "value": value} for name, value in features.items()],
         )
+
+    def add_authenticator(self) -> str:
+        self.command("WebAuthn.enable")
+        options = {"protocol": "ctap2", "transport": "internal", "hasResidentKey": True, "hasUserVerification": True}
+        added = self.command("WebAuthn.addVirtualAuthenticator", options={**options, "isUserVerified": True})
+        return str(added["authenticatorId"])
+
+    def set_presence(self, authenticator: str, *, enabled: bool) -> None:
+        """Set whether the user of an authenticator touches it at once, or never; a pending request stays pending."""
+        self.command("WebAuthn.setAutomaticPresenceSimulation", authenticatorId=authenticator, enabled=enabled)
+
+    def remove_authenticator(self, authenticator: str) -> None:
+        self.command("WebAuthn.removeVirtualAuthenticator", authenticatorId=authenticator)
+        self.command("WebAuthn.disable")
 
     def reset(self) -> None:
         self.command("Emulation.setScriptExecutionDisabled", value=False)

@@ -50,6 +50,8 @@ PREFERENCES: dict[str, bool | int | str] = {
     "network.dns.disablePrefetch": True,
     "network.http.speculative-parallel-limit": 0,
     "network.prefetch-next": False,
+    "security.webauth.webauthn_enable_softtoken": True,  # else no authenticator of a test is used
+    "security.webauth.webauthn_enable_usbtoken": False,
     "services.settings.server": "data:,#remote-settings-dummy/v1",
     "signon.rememberSignons": False,
     "toolkit.telemetry.server": "",
@@ -147,6 +149,14 @@ class Firefox(Browser):
 
     def turn_off_scripts(self) -> None:
         self._run_inside('Services.prefs.setBoolPref("javascript.enabled", false)')
+
+    def add_authenticator(self) -> str:
+        options = {"protocol": "ctap2_1", "transport": "internal", "hasResidentKey": True, "hasUserVerification": True}
+        sent = {**options, "isUserConsenting": True, "isUserVerified": True}
+        return str(self._marionette.send("WebAuthn:AddVirtualAuthenticator", sent)["value"])
+
+    def remove_authenticator(self, authenticator: str) -> None:
+        self._marionette.send("WebAuthn:RemoveVirtualAuthenticator", {"authenticatorId": authenticator})
 
     def reset(self) -> None:
         self._run_inside(CLEAN)

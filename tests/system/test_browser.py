@@ -327,3 +327,52 @@ def test_user_of_a_provider_signs_in_and_out(one_browser: Browser, tmp_path: Pat
         browser.open("/board")
         assert browser.path == "/?next=/board"
         assert [line for line in browser.complaints() if f"{site.url}/" in line] == []
+
+
+def sign_out(browser: Browser) -> None:
+    browser.open("/logout")
+    browser.driver.find_element(By.CSS_SELECTOR, "[type=submit]").click()
+    browser.wait_for("/")
+
+
+def press(browser: Browser, label: str) -> None:
+    browser.driver.find_element(By.CSS_SELECTOR, f'[type=submit][value="{label}"]').click()
+
+
+def test_passkey_signs_in(one_browser: Browser, tmp_path: Path) -> None:
+    """By the button, and in Chromium by autofill, whose authenticator is touched at once or never."""
+    (tmp_path / "postd.toml").write_text(f"users = {add_user(tmp_path)!r}\n[accounts]\npasskeys = true\n")
+    with Daemon(tmp_path, "-c", "postd.toml") as daemon:
+        with one_browser.at(daemon.url.replace("127.0.0.1", "localhost")) as browser:
+            authenticator = browser.add_authenticator()
+            try:
+                sign_in(browser)
+                browser.open("/account/passkeys")
+                press(browser, "Add a passkey")
+                browser.wait_for("/account/passkeys?done=added#done")
+                if isinstance(browser, Chromium):
+                    assert browser.find_barriers() == []
+                    browser.set_presence(authenticator, enabled=False)
+                sign_out(browser)
+                if isinstance(browser, Chromium):
+                    # The request of autofill stays pending: the button has to end it.
+                    browser.wait_until(lambda: f"{browser.url}/login/passkey" in browser.requested())
+                    assert browser.find_barriers() == []
+                    browser.set_presence(authenticator, enabled=True)
+                press(browser, "Sign in with a passkey")
+                browser.wait_for("/home")
+                if isinstance(browser, Chromium):
+                    browser.set_presence(authenticator, enabled=False)
+                    sign_out(browser)
+                    browser.set_presence(authenticator, enabled=True)
+                    browser.open("/?next=/account/passkeys")
+                    browser.wait_for("/account/passkeys")
+                else:
+                    browser.open("/account/passkeys")
+                assert "Last used just now" in browser.text
+                assert browser.complaints() == []
+                press(browser, "Remove")
+                browser.wait_for("/account/passkeys?done=removed#done")
+            finally:
+                browser.remove_authenticator(authenticator)
+        assert "signed in: 'alice' from 127.0.0.1 by passkey" in daemon.log

@@ -61,7 +61,7 @@ def fill_page(  # noqa: PLR0913 - two have their defaults
     return _PAGE.substitute(parts).encode()
 
 
-def make_html_response(  # noqa: PLR0913 - three have their defaults
+def make_html_response(  # noqa: PLR0913 - four have their defaults
     status: HTTPStatus,
     title: str,
     content: str,
@@ -69,13 +69,15 @@ def make_html_response(  # noqa: PLR0913 - three have their defaults
     site_name: str = "",
     headers: Mapping[bytes, bytes] = PAGE_HEADERS,
     targets: Collection[str] = (),
+    script: str | None = None,
 ) -> Response:
     """Return the response with a page in the common style (`fill_page`); `headers` are added as to a plain text.
 
-    `targets` are those of `make_policy`.
+    `targets` are those of `make_policy`, as is the script, which stands after the content.
     """
-    page = fill_page(title, content, site_name=site_name, style=STYLE)
-    policy = make_policy(STYLE, targets=targets) if targets else _POLICY
+    ending = "" if script is None else f"<script>{script}</script>\n"
+    page = fill_page(title, content + ending, site_name=site_name, style=STYLE)
+    policy = make_policy(STYLE, script, targets) if targets or script is not None else _POLICY
     return make_response(status, HTML, page, {**headers, b"Content-Security-Policy": policy})
 
 

@@ -9,7 +9,7 @@ from html import escape
 from http import HTTPStatus
 from string import Template
 from typing import TYPE_CHECKING, ClassVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from msgspec import Struct
 from twisted.internet.defer import CancelledError
@@ -32,6 +32,7 @@ from postd.protect.guard import outcome_of
 from postd.protect.login import check_password
 from postd.protect.login_form import LoginForm, make_alert, make_hidden
 from postd.protect.pages import Page
+from postd.protect.passkey_form import SCRIPT, PasskeyForm
 from postd.protocol.session import Session
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 RECENT_S = 15 * 60
 """How long a sign-in is recent, in seconds."""
 
-SECRET_FIELDS = frozenset({"password", "present", "new", "again"})
+SECRET_FIELDS = frozenset({"password", "present", "new", "again", "credential"})
 """Fields of forms that no page repeats."""
 
 FORM = "account"
@@ -104,6 +105,7 @@ class AccountArea:
         sign_in: the path of the sign-in form.
         providers: the OpenID providers, by their ids.
         now: the clock of the dates in the store, in seconds since the epoch.
+        passkeys: renders the button that signs in by a passkey; None where passkeys are off.
     """
 
     def __init__(  # noqa: PLR0913 - all that the pages need
@@ -119,10 +121,12 @@ class AccountArea:
         sign_in: str,
         providers: "Mapping[str, Provider]",
         now: Callable[[], float],
+        passkeys: PasskeyForm | None = None,
     ) -> None:
         self.sessions, self.clients, self.options, self.providers, self.now = sessions, clients, options, providers, now
         self._portal, self._reader, self._form, self._realm = portal, reader, form, realm
         self.sign_in, self.challenge = sign_in, reader.challenge
+        self._passkeys = passkeys
 
     def path(self, name: str) -> str:
         """Return the path of a page, such as `account/tokens`."""
@@ -262,31 +266,35 @@ class AccountArea:
             raise Refused("the password is another user's", visitor.account, known=True)
         request.authentication = accepted
 
+    def is_recent(self, visitor: Visitor) -> bool:
+        """Return whether the visitor has signed in recently."""
+        return self.now() - visitor.session.authenticated <= RECENT_S
+
     async def confirm(self, request: Request, visitor: Visitor, fields: Fields) -> Response | None:
         """Return None if the visitor has signed in recently, or the form has the password; else the page that asks.
 
         The page has the fields of the form, so that nothing has to be typed again.
         """
-        if self.now() - visitor.session.authenticated <= RECENT_S:
+        if self.is_recent(visitor):
             return None
         password = fields.get("password", [""])[0]
         if not password or visitor.issuer:
-            return self._ask(request, visitor, fields)
+            return await self._ask(request, visitor, fields)
         try:
             await self.check_password(request, visitor, password)
             await self.sessions.confirm(visitor.id_hash)
         except Refused:
-            return self._ask(request, visitor, fields, "The password is wrong.")
+            return await self._ask(request, visitor, fields, "The password is wrong.")
         except CancelledError:
             raise
         except Exception as error:
             problem = to_problem(error)
             if problem is None or not retry_after_text(problem):
                 raise
-            return self._ask(request, visitor, fields, f"{problem.detail} {retry_after_text(problem)}", problem)
+            return await self._ask(request, visitor, fields, f"{problem.detail} {retry_after_text(problem)}", problem)
         return None
 
-    def _ask(
+    async def _ask(
         self, request: Request, visitor: Visitor, fields: Fields, why: str = "", problem: Problem | None = None
     ) -> Response:
         """Return the page "Confirm that it is you"."""
@@ -298,18 +306,23 @@ class AccountArea:
             proof = _PROVIDER.substitute(name=escape(provider.name), href=escape(href))
         else:
             proof = _PASSWORD.substitute(described=' aria-describedby="alert" aria-invalid="true"' if why else "")
-        hidden = "".join(
-            make_hidden({name: value})
-            for name, values in fields.items()
-            if name not in SECRET_FIELDS
-            for value in values
-        )
+        kept = {name: values for name, values in fields.items() if name not in SECRET_FIELDS}
+        passkey = ""
+        if self._passkeys is not None:
+            back_here = {"next": request.path.decode("ascii"), "form": urlencode(kept, doseq=True)}
+            passkey = await self._passkeys.make_for(visitor.account, request, make_hidden(back_here))
         content = _CONFIRM.substitute(
-            name=escape(visitor.name), action=path, hidden=hidden, proof=proof, back=escape(self.path(FORM))
+            name=escape(visitor.name),
+            action=path,
+            hidden="".join(make_hidden({name: value}) for name, values in kept.items() for value in values),
+            proof=proof,
+            passkey=passkey,
+            back=escape(self.path(FORM)),
         )
         status = HTTPStatus.UNAUTHORIZED if problem is None else problem.status
         more = {b"WWW-Authenticate": self.challenge} if problem is None else problem.headers
-        return self.page(status, "Confirm that it is you", content, alert=why, headers={**PAGE_HEADERS, **more})
+        script, headers = SCRIPT if passkey else None, {**PAGE_HEADERS, **more}
+        return self.page(status, "Confirm that it is you", content, alert=why, script=script, headers=headers)
 
 
 TITLE = "Your account"

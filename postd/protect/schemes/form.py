@@ -31,6 +31,7 @@ from postd.protect.schemes.interface import (
     SchemeParts,
 )
 from postd.protocol.jwt import USER_CLAIM
+from postd.protocol.webauthn import find_rp_id
 
 if TYPE_CHECKING:
     from postd.auth.sign_in import Provider
@@ -105,6 +106,11 @@ class Form(Scheme, frozen=True):
             providers={one.id: one.fingerprint for one in providers.values()},
         )
         users, passwords = context.users, context.passwords
+        passkeys = None
+        if self.accounts.passkeys:
+            from postd.protect.passkey import PasskeySignIn  # noqa: PLC0415 - for passkeys alone
+
+            passkeys = PasskeySignIn(context, providers, self.sign_in)
         form = LoginForm(
             context.clients,
             context.realm,
@@ -114,6 +120,7 @@ class Form(Scheme, frozen=True):
             no_accounts=self.no_accounts,
             has_accounts=lambda: bool(users.accounts) or isinstance(passwords, StockChecker),
             providers={one.id: one.name for one in self.providers},
+            passkeys=None if passkeys is None else passkeys.form,
         )
 
         reader = SessionReader(context.realm, self.sign_in, form)
@@ -142,16 +149,22 @@ class Form(Scheme, frozen=True):
                 sign_in=self.sign_in,
                 providers=providers,
                 now=context.clock.seconds,
+                passkeys=None if passkeys is None else passkeys.form,
             )
             return {
                 **views.pages(),
                 **self._make_pages_of(providers, views, portal, context),
-                **make_account_pages(area, self.after, context),
+                **({} if passkeys is None else passkeys.pages(views, portal)),
+                **make_account_pages(
+                    area, self.after, context, *([] if passkeys is None else [passkeys.make_task(area)])
+                ),
                 **self._make_reset_pages(context),
             }
 
         # The form checks passwords even if no rule has "session".
         checkers: tuple[Checker, ...] = (SessionChecker(sessions), passwords)
+        if passkeys is not None:
+            checkers = (*checkers, passkeys.checker)
         if not providers:
             return SchemeParts(checkers, reader=reader, make_pages=make_pages)
         from postd.auth.sign_in import AuthorizationCodeChecker  # noqa: PLC0415 - for providers alone
@@ -193,6 +206,8 @@ class Form(Scheme, frozen=True):
     def problems(self, deployment: Deployment) -> Iterator[str]:
         if self.accounts.tokens and not deployment.rules_of("token") and not deployment.rules_of("open"):
             yield 'users may make tokens ([accounts]), but no access rule has "token"'
+        if self.accounts.passkeys:
+            yield from _passkey_problems(deployment)
         for one in self.providers:
             if one.policy.user_claim != USER_CLAIM:
                 why = "another user may get the same value later: sub alone is never given twice"
@@ -208,3 +223,13 @@ class Form(Scheme, frozen=True):
         from postd.protect.schemes.providers import check_providers  # noqa: PLC0415 - for providers alone
 
         return partial(check_providers, self.providers)
+
+
+def _passkey_problems(deployment: Deployment) -> Iterator[str]:
+    """Yield why there is no button for passkeys."""
+    url = deployment.public_url
+    if url and find_rp_id(url) is None:
+        why = "browsers have passkeys only with https and a host name, or at localhost"
+        yield f"[accounts] passkeys: there is no button for them at public_url {url}: {why}"
+    if not url and not deployment.is_local:
+        yield "[accounts] passkeys: without public_url there is a button for them at localhost alone, without a proxy"

@@ -181,12 +181,16 @@ class Deployment(Struct, frozen=True):
         has_users: whether there is a user file.
         names_any_host: whether a client may name any host as this server's.
         sees_certificates: whether clients can present a certificate.
+        public_url: the origin as clients see it, empty where it is not set.
+        is_local: whether only this machine can reach the listeners.
     """
 
     rules: Sequence[Rule]
     has_users: bool
     names_any_host: bool
     sees_certificates: bool
+    public_url: str = ""
+    is_local: bool = True
 
     def rules_of(self, scheme: str) -> list[str]:
         """Return the names of the access rules with a scheme."""
