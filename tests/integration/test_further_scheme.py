@@ -153,6 +153,7 @@ async def test_further_scheme_protects_a_klein_application(tmp_path: Path) -> No
         ('account = "robot"', "account = 7", "postd.toml: apikey: account: expected a string, got a whole number"),
         ('["apikey", "basic"]', '["apikeys"]', "'apikeys' is not the name of a scheme"),
         ("[apikey]", "[basic]\nfoo = 1\n[apikey]", "postd.toml: basic: unknown key; this scheme has no table"),
+        ("[apikey]", "[token]\nissuers = []\n[apikey]", "postd.toml: token: unknown key; this scheme has no table"),
         ("[api]", "basic = 5\n[api]", "postd.toml: basic: unknown key; this scheme has no table"),
         ('= "key"', '= "absent"', "absent: No such file or directory"),
         ('= "key"', '= "/dev/null"', "postd.toml: apikey: key_file: /dev/null is empty"),
