@@ -198,7 +198,8 @@ def test_deleted_text_id_token_and_credentials_are_in_no_copy(store: Path, comma
         store,
         "INSERT INTO id_token VALUES (x'01', 'an ID token')",
         "INSERT INTO personal_token VALUES (CAST('a hash' AS BLOB), '1', 'alice', x'01', 'a label', 'read', 1, 2, 0)",
-        "INSERT INTO passkey VALUES (CAST('an id' AS BLOB), '1', 'alice', x'01', x'01', 'a label', 1, 0, 0, 1, 1, '', '')",
+        "INSERT INTO passkey VALUES (CAST('an id' AS BLOB), '1', 'alice', x'01', x'01', 'a label', "
+        "1, 0, 0, 1, 1, '', '')",
         "INSERT INTO password_reset VALUES (CAST('a hash' AS BLOB), 'alice', x'01', 2)",
     )
     assert b"deleted text" in store.read_bytes()

@@ -462,6 +462,7 @@ class ConfirmationTests:
         assert 'action="/account/tokens"' in text
         assert {name: hidden(text, name) for name in fields} == {name: [value] for name, value in fields.items()}
         assert re.search('<input type="password" name="password"[^>]* autofocus', text)
+        assert '<input type="text" value="alice" autocomplete="username" readonly>' in text
         assert tokens_of(api) == []
         make_token(api, session, {**fields, "password": PASSWORD})
         make_token(api, session)  # the session is recent now

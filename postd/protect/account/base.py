@@ -305,7 +305,8 @@ class AccountArea:
             href = f"{self.path(f'login/{provider.id}')}?fresh=1&next={back}"
             proof = _PROVIDER.substitute(name=escape(provider.name), href=escape(href))
         else:
-            proof = _PASSWORD.substitute(described=' aria-describedby="alert" aria-invalid="true"' if why else "")
+            described = ' aria-describedby="alert" aria-invalid="true"' if why else ""
+            proof = _PASSWORD.substitute(account=escape(visitor.account), described=described)
         kept = {name: values for name, values in fields.items() if name not in SECRET_FIELDS}
         passkey = ""
         if self._passkeys is not None:
