@@ -35,7 +35,9 @@ PROOF_LIFETIME_S = 60.0
 KEYS_MAX = 1024
 """How many keys of clients are cached, some 2 KiB each; only keys that an accepted token is bound to."""
 
-_PRIVATE = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
+PRIVATE_MEMBERS = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
+"""Members of private and of symmetric keys (RFC 7518 §6)."""
+
 _THUMBPRINT_MEMBERS: Mapping[str, tuple[str, ...]] = {
     "EC": ("crv", "kty", "x", "y"),
     "OKP": ("crv", "kty", "x"),
@@ -98,7 +100,7 @@ class Proof(Struct, frozen=True):
             raise ProofError("ath is not the hash of the token")
         ends_at = self._check_time(now, leeway_s)
         try:
-            key = _decode_key(json.dumps(self.key, sort_keys=True))
+            key = decode_own_key(json.dumps(self.key, sort_keys=True))
         except KeySetError as error:
             raise ProofError(f"its key cannot be used: {error}") from None
         if not key.verify(self.jwt):
@@ -123,7 +125,12 @@ class Proof(Struct, frozen=True):
 
 
 @lru_cache(KEYS_MAX)  # it takes a third of a check's time
-def _decode_key(key: str) -> SigningKey:
+def decode_own_key(key: str) -> SigningKey:
+    """Decode the public key of a client, a JWK in JSON.
+
+    Raises:
+        KeySetError: it is malformed.
+    """
     return decode_key(json.loads(key))
 
 
@@ -146,12 +153,12 @@ def decode_proof(text: bytes) -> Proof:
     key = member(jwt.header, "jwk")
     if not isinstance(key, dict):
         raise ProofError("jwk is missing, or not an object")
-    if _PRIVATE & present(key).keys():
+    if PRIVATE_MEMBERS & present(key).keys():
         raise ProofError("jwk has a private member")
     jti = member(jwt.claims, "jti")
     if not isinstance(jti, str):
         raise ProofError("jti is missing, or not text")
-    own = _own_members(key)
+    own = own_members(key)
     return Proof(jwt, own, thumbprint(own))
 
 
@@ -162,11 +169,11 @@ def thumbprint(key: Mapping[str, object]) -> str:
         ProofError: its `kty` is none of EC, OKP and RSA, or a member is missing or not text.
     """
     # In the order of their names; the members of usable keys are ASCII.
-    text = json.dumps(_own_members(key), separators=(",", ":"))
+    text = json.dumps(own_members(key), separators=(",", ":"))
     return encode_base64url(hashlib.sha256(text.encode()).digest())
 
 
-def _own_members(key: Mapping[str, object]) -> Mapping[str, str]:
+def own_members(key: Mapping[str, object]) -> Mapping[str, str]:
     """Return the required members of a public key, in the order of their names.
 
     Raises:
