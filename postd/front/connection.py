@@ -314,7 +314,7 @@ class HttpConnection(Protocol):
         assert self.request is not None
         client, memory = self.request.client_network, response.memory
         self.site.memory.require_room(client, memory)
-        if isinstance(response, StreamedResponse) and response.live:
+        if isinstance(response, StreamedResponse) and response.live is not None:
             self.site.begin_stream(client)
             self._stream_client = client
             if self._input_ended:

@@ -139,5 +139,8 @@ class Connection(ConnectionAddresses, Protocol):
     def write_response(self, head: bytes, headers: Headers | None, body: bytes) -> None:
         """Write a response, or its beginning; `headers` are fields beside the fields in `head`."""
 
+    def write(self, data: bytes) -> None:
+        """Write a piece of a response."""
+
     def writeSequence(self, data: Parts) -> None:
         """Write a piece of a response that is in parts."""

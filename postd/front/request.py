@@ -27,7 +27,7 @@ from postd.front.interface import Connection, Site
 from postd.http.errors import make_error_response, not_found
 from postd.http.interface import NativeRequest, Responder
 from postd.http.peer import certificate_of
-from postd.http.responses import Parts, Response, StreamedResponse, make_no_content
+from postd.http.responses import Parts, Response, SharedPiece, StreamedResponse, make_no_content
 from postd.http.views import respond
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1.head import Head
@@ -215,6 +215,11 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
             return
         self.sentLength += length
         self.channel.writeSequence([b"%x\r\n" % length, *parts, b"\r\n"] if self.chunked else parts)
+
+    def write_shared(self, piece: SharedPiece) -> None:
+        if self.channel is not None:  # else the client has disconnected
+            self.sentLength += len(piece.plain)
+            self.channel.write(piece.chunk if self.chunked else piece.plain)
 
     def connectionLost(self, reason: Failure) -> None:
         super().connectionLost(reason)

@@ -10,7 +10,7 @@ from twisted.web.http_headers import Headers
 from twisted.web.resource import IResource
 
 from postd.auth.identity import AuthenticationResult, Identity
-from postd.http.responses import Parts, Response, StreamedResponse
+from postd.http.responses import Parts, Response, SharedPiece, StreamedResponse
 from postd.protocol.http1.head import Fields
 
 
@@ -134,6 +134,9 @@ class Request(Protocol):
 
     def writeSequence(self, parts: Parts) -> None:
         """Send parts of the body together."""
+
+    def write_shared(self, piece: SharedPiece) -> None:
+        """Send a piece of the body that other responses have, too."""
 
     def finish(self) -> None:
         """End the response."""

@@ -1,8 +1,9 @@
 """Responses as values: a view returns one, and the request sends it."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from http import HTTPStatus
 from types import MappingProxyType
+from typing import Any
 
 from msgspec import Struct
 
@@ -60,18 +61,31 @@ class StreamedResponse(Struct, frozen=True):
     Args:
         status: the HTTP status.
         head: as in `Response`, with `Content-Length` if the length is known in advance.
-        pieces: the body. The parts that are yielded together are sent together.
+        pieces: the body. The parts that are yielded together are sent together. None for a live response.
         chunked: whether the length is unknown, so that the body is sent in chunks.
         memory: what it holds while it is sent, besides what is written.
-        live: whether it has no end of its own, and ends when the client ends its side of the connection.
+        live: writes the body of a response without an end of its own, which ends when the client ends its side of the
+            connection; it is called with the request when the head is sent, and finishes the request.
     """
 
     status: int
     head: bytes
-    pieces: AsyncGenerator[Parts]
+    pieces: AsyncGenerator[Parts] | None
     chunked: bool
     memory: Memory = NO_MEMORY
-    live: bool = False
+    live: Callable[[Any], None] | None = None
+
+
+class SharedPiece(Struct, frozen=True):
+    """A piece of the bodies of many responses, encoded once: as it is, and as a chunk."""
+
+    plain: bytes
+    chunk: bytes
+
+
+def make_shared_piece(data: bytes) -> SharedPiece:
+    """Return a piece; it may not be empty."""
+    return SharedPiece(data, b"%x\r\n%b\r\n" % (len(data), data))
 
 
 _PHRASES = {
@@ -110,12 +124,12 @@ def make_redirect(location: bytes, status: HTTPStatus = HTTPStatus.FOUND) -> Res
 
 def make_streamed_response(  # noqa: PLR0913 - four have their defaults
     content_type: bytes,
-    pieces: AsyncGenerator[Parts],
+    pieces: AsyncGenerator[Parts] | None,
     headers: Mapping[bytes, bytes],
     *,
     length: int | None = None,
     memory: Memory = NO_MEMORY,
-    live: bool = False,
+    live: Callable[[Any], None] | None = None,
     status: HTTPStatus = HTTPStatus.OK,
 ) -> StreamedResponse:
     """Return a response with a generated body, as `StreamedResponse`.

@@ -14,7 +14,7 @@ from postd.auth.identity import AuthenticationResult, Identity
 from postd.http.errors import make_error_response
 from postd.http.interface import NativeRequest, Request, Responder
 from postd.http.peer import certificate_of
-from postd.http.responses import Parts, Response, StreamedResponse
+from postd.http.responses import Parts, Response, SharedPiece, StreamedResponse
 from postd.protocol.host import client_network
 
 
@@ -168,6 +168,9 @@ class StockRequest(NativeRequest):
 
     def writeSequence(self, parts: Parts) -> None:
         self.write(b"".join(parts))
+
+    def write_shared(self, piece: SharedPiece) -> None:
+        self.write(piece.plain)
 
     def finish(self) -> None:
         self._request.finish()

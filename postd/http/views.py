@@ -119,13 +119,16 @@ class _Responder:
 async def send_in_pieces(request: Request, made: Response | StreamedResponse) -> None:
     """Send a large body at the pace of the client."""
     request.begin(made)
+    if isinstance(made, StreamedResponse) and made.live is not None and request.method != b"HEAD":
+        made.live(request)
+        return
     if request.method != b"HEAD":
         async with PacedWriter(request) as flow:
             if isinstance(made, Response):
                 body = memoryview(made.body)  # not copied, which each slow client would keep in memory
                 for start in range(0, len(body), WRITE_MAX_BYTES):
                     await flow.writeSequence([body[start : start + WRITE_MAX_BYTES]])
-            else:
+            elif made.pieces is not None:
                 async with aclosing(made.pieces) as pieces:
                     async for piece in pieces:
                         await flow.writeSequence(piece)

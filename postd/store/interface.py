@@ -6,7 +6,7 @@ durable when its call returns. `now` and all times are seconds since the epoch, 
 said otherwise.
 """
 
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
@@ -204,6 +204,13 @@ class PostStore(Protocol):
 
         Raises:
             ChangesGoneError: the log no longer has the next change, or does not reach that revision.
+        """
+
+    def watch_changes(self, changed: Callable[[], None] | None) -> None:
+        """Call a function when there may be changes; None ends that.
+
+        It is called once a change of this process is acknowledged, soon after one of another process, a second after it
+        at the latest, and not while nothing happens. It may be called without a change.
         """
 
     def read_posts(self, *, batch_size: int) -> AsyncIterator[Sequence[PostDetails]]:

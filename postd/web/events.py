@@ -1,41 +1,45 @@
 """Event stream of changes: `GET /post/events`, Server-Sent Events (HTML Living Standard §9.2; reference: Event stream).
 
-All subscribers of a process share one poll of the store's change log, ten times a second while there are any. That
-also finds the changes of other workers and nodes, without messages between them. Each change is encoded once. A slow
-subscriber delays no other: it is sent nothing until it has read, then catches up from the change log. The connection
-times out if it reads nothing (`postd.front.connection`).
+The store reports that there are changes, of whatever process (`PostStore.watch_changes`). They are read once from the
+change log, encoded once, and sent to all subscribers that follow: those have all earlier changes, and have read what
+was sent to them. Any other subscriber catches up by itself, from recent changes or from the log, and then follows. So
+a slow subscriber delays no other, and takes no memory: it is sent nothing until it has read. The connection times out
+if it reads nothing (`postd.front.connection`).
 """
 
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from functools import partial
+from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IPushProducer, IReactorTime
 from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from postd.auth.identity import Revalidate, always_valid
 from postd.errors import ChangesGoneError, ServerBusyError, StoreUnavailableError
 from postd.fair_queue import FairTurns
 from postd.http.interface import Request
-from postd.http.responses import StreamedResponse, make_streamed_response
+from postd.http.responses import SharedPiece, StreamedResponse, make_shared_piece, make_streamed_response
 from postd.http.urlencoded import decode_query, parse_number
+from postd.http.views import respond
 from postd.model import Change
 from postd.store.interface import PostStore
 from postd.web.authorship import Form
 from postd.web.forms import encode_change
 
-POLL_EVERY_S = 0.1
-"""The longest time until a change is noticed."""
+RETRY_AFTER_S = 0.5
+"""The delay before the log is read again after an error of the store."""
 
 HEARTBEAT_EVERY_S = 15
-"""How often an idle subscriber is sent a comment (reference: Event stream)."""
+"""How often a subscriber is sent a comment (reference: Event stream)."""
 
 LOOK_EVERY_S = 6
-"""How often an idle subscriber's credentials are checked: a page says within ten seconds that its session has ended."""
+"""How often a subscriber's credentials are checked without a change: a page says within ten seconds that its session
+has ended."""
 
 RECENT_MAX = 1000
 """Limit on cached encoded changes: some 300 KiB."""
@@ -46,23 +50,17 @@ BATCH_MAX = 200
 BATCH_MAX_BYTES = 32 * 1024
 """Limit on one write, but for its last event: so much is kept for a subscriber that does not read."""
 
-WAKE_BATCH = 50
-"""How many subscribers are woken in one turn of the reactor: a millisecond or two."""
+SENT_PER_TURN = 100
+"""How many subscribers are sent something in one turn of the reactor: a millisecond or two."""
 
 RETRY_MIN_MS, RETRY_MAX_MS = 1000, 5000
 """Bounds of the delay after which a client reconnects. It is random: a reload ends all streams at the same time."""
 
-_HEARTBEAT = b":\n\n"
+_HEARTBEAT = make_shared_piece(b":\n\n")
 _HEADERS = {
     b"Cache-Control": b"no-store",
     b"X-Accel-Buffering": b"no",  # disables the response buffering of nginx
 }
-
-_Turn = Callable[[], AbstractAsyncContextManager[None]]
-"""Returns a context manager that waits for the turn of the client of a stream (`FairTurns.turn`)."""
-
-_Read = Callable[[int, int | None], Awaitable[tuple[bytes, int]]]
-"""Reads the changes after a revision for a subscriber (`Events._read`)."""
 
 _log = Logger()
 
@@ -75,37 +73,37 @@ class Events:
 
     Attributes:
         clock: the reactor's.
+        subscribers: the number of open streams.
     """
 
     def __init__(self, store: PostStore, *, reactor: IReactorTime) -> None:
         self._store = store
         self.clock = reactor
-        self._latest = 0  # revision found by the last poll
+        self.subscribers = 0
+        self._following: dict[_Subscriber, None] = {}  # in their order
+        self._latest = 0  # the revision that those have, or are being sent
+        self._batch = _Batch(0)  # which led to it
         self._recent: dict[int, _RecentChange] = {}  # by revision, ascending
-        self.subscribers = 0  # open streams
-        self._waiting: set[Deferred[None]] = set()
-        self._waiting_with_credentials: set[Deferred[None]] = set()  # with such as may end
+        self._is_reading = self._is_changed = False
         self._closed = False
         self._generation = self._ended_generation = 0
         self._loops: list[LoopingCall] = []
-        self._heartbeats = 0
-        self._catching_up = False
 
     async def respond(
         self, request: Request, revalidate: Revalidate, form: Form, *, generation: int, work: FairTurns
     ) -> StreamedResponse:
         """Return the response that streams changes from now on, or after the last event the client has, in a form.
 
-        `revalidate` is called before each write, and `generation` has admitted the request. `work` gives the turns in
-        which the change log is read.
+        `revalidate` is called before each event, and `generation` has admitted the request. `work` gives the turns in
+        which the change log is read for one subscriber.
 
         Raises:
             StoreUnavailableError: the current revision cannot be read.
         """
         latest = (await self._store.version()).revision
-        read = partial(self._read, form=form, turn=partial(work.turn, request.client_network))
-        pieces = self._stream(_decode_start(request, latest), latest, revalidate, generation, read)
-        return make_streamed_response(b"text/event-stream", pieces, _HEADERS, live=True)
+        after = _decode_start(request, latest)
+        begin = partial(self._begin, after, latest, revalidate, form, generation, work)
+        return make_streamed_response(b"text/event-stream", None, _HEADERS, live=begin)
 
     def begin_generation(self) -> int:
         """Begin the next generation and return its number."""
@@ -115,160 +113,345 @@ class Events:
     def end_earlier_generations(self) -> None:
         """End the streams of all generations but the latest; clients reconnect with the id of their last event."""
         self._ended_generation = self._generation - 1
-        self._wake()
+        self._run(self._for_each(self._end_if_over))
 
     def close(self) -> None:
         """End all streams, and later ones at once; clients reconnect elsewhere."""
         self._closed = True
-        self._wake()
+        self._run(self._for_each(self._end_if_over))
 
-    async def _stream(
-        self, after: int | None, latest: int, revalidate: Revalidate, generation: int, read: _Read
-    ) -> AsyncGenerator[list[bytes]]:
-        """Yield the event stream of a subscriber; `after` is the revision that it has, None if that is unknown."""
-        self._join(latest)
-        try:
-            heartbeats = self._heartbeats
-            # Up to `latest`: a text that was replaced or deleted before the request is not sent any more.
-            resumed_at = after if after is not None and after < latest else None
-            data = b"retry: %d\n" % (RETRY_MIN_MS + secrets.randbelow(RETRY_MAX_MS - RETRY_MIN_MS + 1))
-            if after is None:
-                data += _encode_reset(latest)
-                after = latest
-            else:
-                # A client that is cut off before the first change can still resume. Firefox and the npm package
-                # eventsource forget an id that comes without data.
-                data += b"event: position\nid: %d\ndata: {}\n\n" % after
-            while not self._closed and generation > self._ended_generation and await revalidate():
-                if data:
-                    yield [data]
-                try:
-                    data, after = await read(after, resumed_at)
-                except (ServerBusyError, StoreUnavailableError):
-                    data, self._catching_up = b"", True  # the stream resumes when the log can be read again
-                if after >= latest:
-                    resumed_at = None
-                if not data:
-                    await self._wait(with_credentials=revalidate is not always_valid)
-                    data, heartbeats = (_HEARTBEAT if heartbeats != self._heartbeats else b""), self._heartbeats
-        finally:
-            self._leave()
+    # One subscriber
 
-    async def _read(self, after: int, resumed_at: int | None, *, form: Form, turn: _Turn) -> tuple[bytes, int]:
-        """Return the encoded changes after a revision, at most one batch, and the revision that they lead to.
-
-        With `resumed_at`, the revision from which a client resumes, they are what is left of them. The log is read when
-        it is the client's turn.
-        """
-        while resumed_at is not None or after != self._latest:
-            data = bytearray()
-            first = after
-            while resumed_at is None and _is_short(data, after - first) and after + 1 in self._recent:
-                after += 1
-                data += self._recent[after].encode(form)
-            if after == first:
-                try:
-                    async with turn():
-                        changes = await self._store.list_changes(after=after, limit=BATCH_MAX, since=resumed_at)
-                except ChangesGoneError:
-                    latest = (await self._store.version()).revision
-                    return _encode_reset(latest), latest
-                if not changes:
-                    break
-                for change in changes:
-                    after += 1
-                    data += _encode(change, form)
-                    if not _is_short(data):
-                        break
-            if data:
-                return bytes(data), after
-            await deferLater(self.clock, 0)
-        return b"", after
-
-    def _join(self, latest: int) -> None:
+    def _begin(  # noqa: PLR0913, PLR0917 - bound by `respond`
+        self,
+        after: int | None,
+        latest: int,
+        revalidate: Revalidate,
+        form: Form,
+        generation: int,
+        work: FairTurns,
+        request: Request,
+    ) -> None:
+        """Begin the stream of a subscriber; `after` is the revision that it has, None if that is unknown."""
+        if not self.subscribers:
+            self._start(latest)
         self.subscribers += 1
-        if self.subscribers > 1:
-            return
-        # There were no polls since the last subscriber left.
-        self._latest = latest
+        data = b"retry: %d\n" % (RETRY_MIN_MS + secrets.randbelow(RETRY_MAX_MS - RETRY_MIN_MS + 1))
+        if after is None:
+            data += _encode_reset(latest)
+            after = latest
+        else:
+            # A client that is cut off before the first change can still resume. Firefox and the npm package
+            # eventsource forget an id that comes without data.
+            data += b"event: position\nid: %d\ndata: {}\n\n" % after
+        subscriber = _Subscriber(self, request, revalidate, form, generation, work)
+        subscriber.after = after
+        if after < latest:
+            # Up to `latest`: a text that was replaced or deleted before the request is not sent any more.
+            subscriber.resumed = after, latest
+        request.registerProducer(subscriber, True)  # noqa: FBT003 - Twisted's signature
+        if not self._is_over(subscriber):
+            request.write_shared(make_shared_piece(data))
+        self.catch_up(subscriber)
+
+    def _is_over(self, subscriber: "_Subscriber") -> bool:
+        return self._closed or subscriber.generation <= self._ended_generation
+
+    def _end_if_over(self, subscriber: "_Subscriber") -> None:
+        if self._is_over(subscriber):
+            self._end(subscriber)
+
+    def _end(self, subscriber: "_Subscriber") -> None:
+        self.leave(subscriber)
+        request = subscriber.request
+        request.responder = None
+        request.unregisterProducer()
+        request.finish()
+
+    def leave(self, subscriber: "_Subscriber") -> None:
+        """Forget a subscriber whose stream has ended, or whose client is gone."""
+        self._following.pop(subscriber, None)
+        self.subscribers -= 1
+        if not self.subscribers:
+            self._stop()
+
+    def unfollow(self, subscriber: "_Subscriber") -> None:
+        """Send a subscriber nothing until it catches up."""
+        self._following.pop(subscriber, None)
+
+    def catch_up(self, subscriber: "_Subscriber") -> None:
+        """Let a subscriber that waits catch up, after a check of its credentials."""
+        self._following.pop(subscriber, None)
+        subscriber.is_waiting = False
+        respond(subscriber.request, self._catch_up(subscriber))
+
+    async def _catch_up(self, subscriber: "_Subscriber") -> None:
+        """Send a subscriber what it has missed, until it follows, or has to read first; or end its stream."""
+        request = subscriber.request
+        try:
+            while not subscriber.is_paused:
+                if self._is_over(subscriber):
+                    self._end(subscriber)
+                    return
+                before, latest = subscriber.after, self._latest
+                try:
+                    piece, after = await self._read(subscriber)
+                except (ServerBusyError, StoreUnavailableError):
+                    await deferLater(self.clock, RETRY_AFTER_S)
+                    continue
+                if subscriber.revalidate is not always_valid and not await subscriber.revalidate():
+                    self._end(subscriber)
+                    return
+                subscriber.after = after
+                if piece is not None:
+                    request.write_shared(piece)
+                has_all = after >= self._latest and (subscriber.resumed is None or after >= subscriber.resumed[1])
+                # A store that was replaced may have less than that: its followers are sent a reset.
+                has_rest = after == before and latest == self._latest
+                if (has_all or has_rest) and not subscriber.is_paused:
+                    subscriber.resumed = None
+                    self._following[subscriber] = None
+                    break
+        except BaseException:  # its client is gone
+            self.leave(subscriber)
+            raise
+        subscriber.is_waiting = True
+        request.responder = subscriber
+
+    async def _read(self, subscriber: "_Subscriber") -> tuple[SharedPiece | None, int]:
+        """Return the changes that a subscriber has missed, at most one batch, and the revision that they lead to.
+
+        If it resumes, they are what is left of them. The log is read when it is the client's turn.
+        """
+        after, form = subscriber.after, subscriber.form
+        if subscriber.resumed is not None and after >= subscriber.resumed[1]:
+            subscriber.resumed = None
+        if subscriber.resumed is None:
+            if after == self._latest:
+                return None, after
+            if after == self._batch.first:
+                return self._batch.encode(form), self._batch.last
+            if after + 1 in self._recent:
+                return _join(after, self._recall(after, form))
+        since = None if subscriber.resumed is None else subscriber.resumed[0]
+        try:
+            async with subscriber.work.turn(subscriber.request.client_network):
+                changes = await self._store.list_changes(after=after, limit=BATCH_MAX, since=since)
+        except ChangesGoneError:
+            subscriber.resumed = None
+            latest = (await self._store.version()).revision
+            return make_shared_piece(_encode_reset(latest)), latest
+        return _join(after, (_encode(change, form) for change in changes))
+
+    def _recall(self, after: int, form: Form) -> Iterator[bytes]:
+        """Yield the recent changes after a revision."""
+        while (change := self._recent.get(after := after + 1)) is not None:
+            yield change.encode(form)
+
+    # All subscribers
+
+    def _start(self, latest: int) -> None:
+        """Begin to follow the log; there were no subscribers."""
+        self._latest, self._batch = latest, _Batch(latest)
         self._recent.clear()
-        # New loops: a LoopingCall stopped while its call waits for the store cannot be restarted cleanly.
-        for work, every_s in ((self._poll, POLL_EVERY_S), (self._beat, HEARTBEAT_EVERY_S), (self._look, LOOK_EVERY_S)):
+        self._store.watch_changes(self._note_changes)
+        self._note_changes()  # those between the request and now
+        # New loops: a LoopingCall stopped while its call waits cannot be restarted cleanly.
+        for work, every_s in ((self._beat, HEARTBEAT_EVERY_S), (self._look, LOOK_EVERY_S)):
             loop = LoopingCall(work)
             loop.clock = self.clock
             loop.start(every_s, now=False).addErrback(self._failed)
             self._loops.append(loop)
 
-    def _leave(self) -> None:
-        self.subscribers -= 1
-        if not self.subscribers:
-            loops, self._loops = self._loops, []
-            for loop in loops:
-                if loop.running:
-                    loop.stop()
+    def _stop(self) -> None:
+        self._store.watch_changes(None)
+        loops, self._loops = self._loops, []
+        for loop in loops:
+            if loop.running:
+                loop.stop()
 
     def _failed(self, failure: Failure) -> None:
-        _log.failure("event stream: polling for changes failed", failure=failure)
+        _log.failure("event stream: sending changes failed", failure=failure)
 
-    async def _wait(self, *, with_credentials: bool) -> None:
-        """Wait until there may be something to send, or the credentials are to be checked."""
-        waiting: Deferred[None] = Deferred()
-        (self._waiting_with_credentials if with_credentials else self._waiting).add(waiting)
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        Deferred.fromCoroutine(work).addErrback(self._failed)
+
+    async def _for_each(self, act: Callable[["_Subscriber"], None]) -> None:
+        """Call a function for each subscriber that follows now, for a few in each turn: other requests go on."""
+        subscribers = list(self._following)
+        for start in range(0, len(subscribers), SENT_PER_TURN):
+            if start:
+                await deferLater(self.clock, 0)
+            for subscriber in subscribers[start : start + SENT_PER_TURN]:
+                if subscriber in self._following:
+                    act(subscriber)
+
+    async def _beat(self) -> None:
+        await self._for_each(_send_heartbeat)
+
+    async def _look(self) -> None:
+        """Let the streams of clients whose credentials have ended end."""
+        await self._for_each(self._catch_up_with_credentials)
+
+    def _catch_up_with_credentials(self, subscriber: "_Subscriber") -> None:
+        if subscriber.revalidate is not always_valid:
+            self.catch_up(subscriber)
+
+    def _note_changes(self) -> None:
+        """Called when there may be changes."""
+        self._is_changed = True
+        if not self._is_reading:
+            self._is_reading = True
+            self.clock.callLater(0, self._begin_reading)
+
+    def _begin_reading(self) -> None:
+        self._run(self._read_changes())
+
+    async def _read_changes(self) -> None:
+        """Read changes, and send them to those that follow."""
         try:
-            await waiting
+            while self._is_changed and self.subscribers:
+                self._is_changed = False
+                await self._send_changes((await self._store.version()).revision)
+        except StoreUnavailableError:  # the store logs it
+            self.clock.callLater(RETRY_AFTER_S, self._note_changes)
         finally:
-            self._waiting.discard(waiting)
-            self._waiting_with_credentials.discard(waiting)
+            self._is_reading = False
 
-    async def _poll(self) -> None:
-        """Find changes and wake the subscribers for them."""
-        try:
-            revision, before = (await self._store.version()).revision, self._latest
-            catching_up, self._catching_up = self._catching_up, False
-            if revision != before:
-                self._add(before, await self._store.list_changes(after=before, limit=RECENT_MAX))
-            if catching_up or revision != before:
-                self._wake()
-        except ChangesGoneError:  # more changes than the log holds, or the store was replaced
-            self._latest = revision
-            self._recent.clear()
-            self._wake()
-        except StoreUnavailableError:
-            pass  # the store logs it
+    async def _send_changes(self, revision: int) -> None:
+        """Send the changes up to a revision, the latest, to all that follow."""
+        while self._latest != revision and self.subscribers:
+            first = self._latest
+            try:
+                changes = await self._store.list_changes(after=first, limit=BATCH_MAX)
+            except ChangesGoneError:  # more changes than the log holds, or the store was replaced
+                self._latest, self._batch = revision, _Batch(revision)
+                self._recent.clear()
+                await self._for_each(self.catch_up)
+                return
+            if not changes:
+                return
+            self._batch = batch = self._add(first, changes)
+            self._latest = batch.last
+            await self._for_each(partial(self._send, batch))
 
-    def _add(self, before: int, changes: Iterable[Change | None]) -> None:
-        for revision, change in enumerate(changes, before + 1):
-            self._recent[revision] = _RecentChange(change)
-            self._latest = max(self._latest, revision)  # a poll may complete after a later one
+    def _add(self, first: int, changes: Iterable[Change | None]) -> "_Batch":
+        """Make a batch of changes after a revision, as many as one write may have."""
+        batch, size = _Batch(first), 0
+        for revision, change in enumerate(changes, first + 1):
+            self._recent[revision] = recent = _RecentChange(change)
+            batch.add(recent)
+            size += len(recent.encode(Form.PLAIN))
+            if size >= BATCH_MAX_BYTES:
+                break
         for revision in list(self._recent)[:-RECENT_MAX]:
             del self._recent[revision]
+        return batch
 
-    def _beat(self) -> None:
-        self._heartbeats += 1
-        self._wake()
-
-    def _look(self) -> None:
-        """Let the streams of clients whose credentials have ended end."""
-        waiting, self._waiting_with_credentials = self._waiting_with_credentials, set()
-        self._wake_some(list(waiting))
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting | self._waiting_with_credentials, set()
-        self._waiting_with_credentials = set()
-        self._wake_some(list(waiting))
-
-    def _wake_some(self, waiting: list[Deferred[None]]) -> None:
-        """Wake subscribers, a few in each turn: waking thousands at once would delay other requests."""
-        for waiter in waiting[:WAKE_BATCH]:
-            if not waiter.called:  # else its client has disconnected
-                waiter.callback(None)
-        if len(waiting) > WAKE_BATCH:
-            self.clock.callLater(0, self._wake_some, waiting[WAKE_BATCH:])
+    def _send(self, batch: "_Batch", subscriber: "_Subscriber") -> None:
+        """Send a batch to a subscriber that follows."""
+        if subscriber.after == batch.first and subscriber.revalidate is always_valid:
+            subscriber.after = batch.last
+            piece = batch.encode(subscriber.form)
+            if piece is not None:
+                subscriber.request.write_shared(piece)
+        elif subscriber.after < batch.last:
+            self.catch_up(subscriber)
 
 
-def _is_short(data: bytearray, changes: int = 0) -> bool:
-    """Return whether one more change may be sent with some others."""
-    return changes < BATCH_MAX and len(data) < BATCH_MAX_BYTES
+@implementer(IPushProducer)
+class _Subscriber:
+    """A client of the event stream.
+
+    Attributes:
+        after: the revision up to which it was sent all changes.
+        resumed: the revision from which it resumes, and the latest one at its request; None if it does not resume.
+        is_paused: whether it has to read before it is sent more.
+        is_waiting: whether there is no coroutine that makes it catch up.
+    """
+
+    __slots__ = (
+        "_events",
+        "after",
+        "form",
+        "generation",
+        "is_paused",
+        "is_waiting",
+        "request",
+        "resumed",
+        "revalidate",
+        "work",
+    )
+
+    def __init__(  # noqa: PLR0913, PLR0917 - its attributes
+        self, events: Events, request: Request, revalidate: Revalidate, form: Form, generation: int, work: FairTurns
+    ) -> None:
+        self._events = events
+        self.request = request
+        self.revalidate = revalidate
+        self.form = form
+        self.generation = generation
+        self.work = work
+        self.after = 0
+        self.resumed: tuple[int, int] | None = None
+        self.is_paused = self.is_waiting = False
+
+    def cancel(self) -> None:
+        """Called when the client has disconnected, as the request's `responder`."""
+        self._events.leave(self)
+
+    def pauseProducing(self) -> None:
+        self.is_paused = True
+        self._events.unfollow(self)
+
+    def resumeProducing(self) -> None:
+        self.is_paused = False
+        if self.is_waiting:
+            self._events.catch_up(self)
+
+    def stopProducing(self) -> None:
+        """Called when the connection is lost; the request then calls `cancel`."""
+
+
+class _Batch:
+    """Changes that follow each other, encoded once in each form that subscribers need.
+
+    Attributes:
+        first, last: the revision before the changes, and that of the last one.
+    """
+
+    __slots__ = ("_changes", "_encoded", "first", "last")
+
+    def __init__(self, first: int) -> None:
+        self.first = self.last = first
+        self._changes: list[_RecentChange] = []
+        self._encoded: dict[Form, SharedPiece | None] = {}
+
+    def add(self, change: "_RecentChange") -> None:
+        self._changes.append(change)
+        self.last += 1
+
+    def encode(self, form: Form) -> SharedPiece | None:
+        """Return the events, None if nothing is left of the changes."""
+        if form not in self._encoded:
+            data = b"".join([change.encode(form) for change in self._changes])
+            self._encoded[form] = make_shared_piece(data) if data else None
+        return self._encoded[form]
+
+
+def _send_heartbeat(subscriber: _Subscriber) -> None:
+    subscriber.request.write_shared(_HEARTBEAT)
+
+
+def _join(after: int, events: Iterable[bytes]) -> tuple[SharedPiece | None, int]:
+    """Return as many encoded changes after a revision as one write may have, and the revision that they lead to."""
+    data, last = bytearray(), after
+    for event in events:
+        data += event
+        last += 1
+        if len(data) >= BATCH_MAX_BYTES or last == after + BATCH_MAX:
+            break
+    return make_shared_piece(bytes(data)) if data else None, last
 
 
 def _decode_start(request: Request, latest: int) -> int | None:

@@ -1,18 +1,24 @@
 """Shares of clients in the memory for responses and in the connections for event streams, in memory."""
 
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
 import pytest
 from twisted.internet.address import IPv4Address
-from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 
-from postd.http.responses import TEXT, Response, StreamedResponse, make_response, make_streamed_response
+from postd.http.responses import (
+    TEXT,
+    Response,
+    StreamedResponse,
+    make_response,
+    make_shared_piece,
+    make_streamed_response,
+)
 from postd.http.views import respond
 from tests.front.slow_server import BUFFER_BYTES, BufferedTransport
 from tests.helpers import connect, make_site
@@ -32,11 +38,11 @@ class Views(Resource):
         super().__init__()
         self.shared = make_response(HTTPStatus.OK, TEXT, BODY, {})
         self.ended = 0
-        self._waiting: list[Deferred[None]] = []
+        self._streams: list[Any] = []
 
     def event(self) -> None:
-        for waiting in self._waiting:
-            waiting.callback(None)
+        for request in self._streams:
+            request.write_shared(make_shared_piece(BODY))
 
     def render(self, request: Any) -> int:
         return respond(request, self._view(request))
@@ -49,18 +55,15 @@ class Views(Resource):
                 return make_response(HTTPStatus.OK, TEXT, bytes(bytearray(BODY)), {})
             case b"/short":
                 return make_response(HTTPStatus.OK, TEXT, b"short", {})
-        return make_streamed_response(b"text/event-stream", self._stream(), {}, live=True)
+        return make_streamed_response(b"text/event-stream", None, {}, live=self._begin_stream)
 
-    async def _stream(self) -> AsyncGenerator[list[bytes]]:
-        try:
-            yield [b":\n\n"]
-            waiting: Deferred[None] = Deferred()
-            self._waiting.append(waiting)
-            await waiting
-            yield [BODY]
-            await Deferred()
-        finally:
-            self.ended += 1
+    def _begin_stream(self, request: Any) -> None:
+        request.responder = self
+        self._streams.append(request)
+        request.write_shared(make_shared_piece(b":\n\n"))
+
+    def cancel(self) -> None:
+        self.ended += 1
 
 
 class Server:

@@ -19,8 +19,10 @@ import pytest
 
 from tests.helpers import PATIENCE_S, locked
 from tests.integration.daemon import Daemon
+from tests.integration.logins import run_postd_user, sign_in
 from tests.integration.test_bearer import bearer_table
 from tests.integration.test_redis import serve
+from tests.integration.test_transfer import postd
 from tests.integration.test_workers import TWO, clients_of_each
 from tests.issuer import Issuer, Key
 from tests.redis_server import RedisServer
@@ -33,12 +35,12 @@ WITHIN_S = 1.0
 class Listener:
     """A client of the event stream, with the events that it has received."""
 
-    def __init__(self, url: str, last_id: int | None = None) -> None:
+    def __init__(self, url: str, last_id: int | None = None, **fields: str) -> None:
         address = urlsplit(url)
         self._connection = HTTPConnection(str(address.hostname), address.port, timeout=WAIT_MAX_S)
         self._connection.connect()
         self._socket: socket.socket = self._connection.sock
-        self._fields = {} if last_id is None else {"Last-Event-ID": str(last_id)}
+        self._fields = fields if last_id is None else {**fields, "Last-Event-ID": str(last_id)}
         self._received = b""
         self._is_whole = False
         self._reading = threading.Thread(target=self._read)
@@ -91,8 +93,8 @@ class Listener:
 
 
 @contextmanager
-def listening(url: str, last_id: int | None = None) -> Iterator[Listener]:
-    listener = Listener(url, last_id)
+def listening(url: str, last_id: int | None = None, **fields: str) -> Iterator[Listener]:
+    listener = Listener(url, last_id, **fields)
     try:
         listener.is_there()
         yield listener
@@ -144,6 +146,36 @@ def test_change_on_any_node_reaches_every_stream(tmp_path: Path) -> None:
         writers = [closing.enter_context(httpx.Client(base_url=node.url)) for node in nodes]
         listen_and_write([node.url for node in nodes], writers)
         same_post_through([closing.enter_context(httpx.Client(base_url=node.url)) for node in nodes * 4])
+
+
+def test_changes_by_a_command_reach_every_stream(daemon: Daemon) -> None:
+    with ExitStack() as closing:
+        listeners = [closing.enter_context(listening(daemon.url)) for _ in range(4)]
+        lines = "".join(json.dumps({"id": n, "post": f"post {n}"}) + "\n" for n in range(1001, 1004))
+        assert postd(daemon.folder, "import", given=lines.encode()).returncode == 0
+        for listener in listeners:
+            listener.wait_for(3)
+            assert [data for _, _, data in listener.events] == [json.loads(line) for line in lines.splitlines()]
+
+
+def test_stream_of_a_session_that_ended_on_any_worker_has_no_further_event(tmp_path: Path) -> None:
+    run_postd_user(tmp_path / "users", "add", "alice", "x")
+    (tmp_path / "postd.toml").write_text('[api]\nread = ["session"]\nwrite = ["open"]\n')
+    with (
+        Daemon(tmp_path, *TWO, "-c", "postd.toml", "-u", "users") as daemon,
+        clients_of_each(daemon) as (client, _),
+        ExitStack() as closing,
+    ):
+        cookie = f"session={sign_in(daemon, 'alice', 'x').cookies['session']}"
+        listeners = [closing.enter_context(listening(daemon.url, Cookie=cookie)) for _ in range(8)]
+        assert add(client, "before").status_code == 201
+        for listener in listeners:
+            listener.wait_for(1)
+        client.post("/logout", headers={"Cookie": cookie})
+        assert add(client, "after").status_code == 201
+        for listener in listeners:
+            assert listener.ends_whole()
+            assert len(listener.events) == 1
 
 
 def test_resumed_stream_has_each_event_once_over_restart_and_kill_9(tmp_path: Path) -> None:

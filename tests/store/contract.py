@@ -59,6 +59,7 @@ from postd.store.interface import (
     Reservation,
     Store,
 )
+from tests.helpers import PATIENCE_S
 
 MakeStore = Callable[[], Store]
 MakeLoginStore = Callable[[], LoginStoreWithLifecycle]
@@ -126,6 +127,26 @@ def with_any_text(test: Callable[..., Any]) -> Callable[..., Any]:
 
 async def check_text_comes_back(store: Store, text: str) -> None:
     assert (await store.get_post(await store.add_post(text))).post == text
+
+
+async def check_changes_are_noticed(here: Store, there: Store) -> None:
+    """Check that a watcher of one store is called after each change by another store, which has no posts yet."""
+    noticed: Deferred[None] = Deferred()
+
+    def notice() -> None:
+        if not noticed.called:
+            noticed.callback(None)
+
+    here.watch_changes(notice)
+    for change in (
+        lambda: there.add_post("one"),
+        lambda: there.replace_post(1, "uno"),
+        lambda: there.delete_post(1),
+        lambda: import_posts(there, [(7, "seven")]),
+    ):
+        noticed = Deferred()
+        await change()
+        await noticed.addTimeout(PATIENCE_S, cast(IReactor, global_reactor))
 
 
 async def posts_of(store: Store) -> list[tuple[int, str]]:
@@ -888,6 +909,20 @@ class PostStoreContract(DetailsContract, ImportContract):
             assert isinstance(await error_of(store.list_changes(after=out_of_reach, limit=1)), ChangesGoneError)
 
     @ensureDeferred
+    async def test_watcher_is_called_when_a_change_is_acknowledged(self, store: Store) -> None:
+        calls: list[int] = []
+        await store.add_post("before")
+        store.watch_changes(lambda: calls.append(1))
+        for change in (store.add_post("one"), store.replace_post(1, "uno"), store.delete_post(1)):
+            calls.clear()
+            await change
+            assert calls
+        store.watch_changes(None)
+        calls.clear()
+        await store.add_post("two")
+        assert calls == []
+
+    @ensureDeferred
     async def test_writes_beyond_the_queue_are_refused(self, store: Store) -> None:
         await store.add_post("x")  # a server that does not know the script yet would be sent all twice
         waiting = [started(store.add_post("x")) for _ in range(QUEUE_MAX)]
@@ -957,6 +992,13 @@ class LastingPostStoreContract(PostStoreContract):
         assert (await there.list_posts(limit=10)).posts == [(1, "one")]
         assert await there.add_post("two") == 2
         assert await here.version() == await there.version()
+        await here.stop()
+        await there.stop()
+
+    @ensureDeferred
+    async def test_watcher_is_called_after_each_change_of_another_process(self, make_store: MakeStore) -> None:
+        here, there = await open_store(make_store), await open_store(make_store)
+        await check_changes_are_noticed(here, there)
         await here.stop()
         await there.stop()
 

@@ -10,17 +10,20 @@ from msgspec import Struct
 from twisted.internet.defer import Deferred
 
 from postd.errors import StoreUnavailableError
-from postd.model import Version
+from postd.model import Change, Version
 from postd.store.interface import CHANGES_KEPT
+from postd.web.authorship import Form
 from postd.web.events import (
     BATCH_MAX,
     BATCH_MAX_BYTES,
     HEARTBEAT_EVERY_S,
     LOOK_EVERY_S,
-    POLL_EVERY_S,
+    RETRY_AFTER_S,
     RETRY_MAX_MS,
     RETRY_MIN_MS,
+    SENT_PER_TURN,
 )
+from postd.web.forms import encode_change
 from tests.cases import each
 from tests.helpers import InMemoryApi, SlowTransport, connect
 from tests.web.clients import PASSWORD, basic
@@ -29,6 +32,9 @@ from tests.web.wire import FORM as FORM_TYPE
 from tests.web.wire import ask, digest_value
 
 FORM = {"Content-Type": FORM_TYPE}
+STEP_S = 0.1
+NOTICED_S = 1.1
+"""After this time a change of another program is noticed."""
 
 
 @pytest.fixture(autouse=True)
@@ -101,11 +107,11 @@ class Subscriber:
         self.position, self.retry_ms = event.number, int(fields["retry"])
         return None
 
-    def wait(self, seconds: float = 2 * POLL_EVERY_S) -> list[Event]:
+    def wait(self, seconds: float = 2 * STEP_S) -> list[Event]:
         """Advance the clock; return the events that have arrived since the last call."""
         events = []
-        for _ in range(round(seconds / POLL_EVERY_S)):
-            self._api.clock.advance(POLL_EVERY_S)
+        for _ in range(round(seconds / STEP_S)):
+            self._api.clock.advance(STEP_S)
             for _ in range(3):
                 self._api.clock.advance(0)
             events += self.read()
@@ -160,6 +166,74 @@ class StreamTests:
         listener = Subscriber(api)
         assert listener.wait(4 * HEARTBEAT_EVERY_S + 1) == []
         assert listener.beats == 4
+
+    def test_change_is_sent_when_it_is_acknowledged(self, api: InMemoryApi) -> None:
+        listener = Subscriber(api)
+        listener.wait()
+        api.add("one")
+        api.clock.advance(0)
+        assert listener.read() == [added(1, 1, "one")]
+
+    def test_change_by_another_program_is_sent_within_about_a_second(self, api: InMemoryApi) -> None:
+        listener = Subscriber(api)
+        listener.wait()
+        writer: Any = api.store.database.writer
+        writer.execute("INSERT INTO post (post) VALUES ('one')")
+        assert listener.wait(NOTICED_S) == [added(1, 1, "one")]
+
+    def test_event_is_encoded_once_for_each_form(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+        encoded = []
+
+        def encode(change: Change, form: Form) -> bytes:
+            encoded.append((change.revision, form))
+            return encode_change(change, form)
+
+        monkeypatch.setattr("postd.web.events.encode_change", encode)
+        listeners = [Subscriber(api, f"/post/events?{query}") for query in ("", "include=meta") for _ in range(1000)]
+        for number in (1, 2):
+            api.add(f"post {number}")
+            for _ in range(2000 // SENT_PER_TURN):
+                api.clock.advance(0)
+            received = {(event.number, event.data["post"]) for listener in listeners for event in listener.read()}
+            assert received == {(number, f"post {number}")}
+        assert encoded == [(number, form) for number in (1, 2) for form in (Form.PLAIN, Form.DETAILED)]
+
+    def test_other_requests_go_on_while_events_are_sent(self, api: InMemoryApi) -> None:
+        listeners = [Subscriber(api) for _ in range(3 * SENT_PER_TURN)]
+        api.clock.advance(0)
+        for listener in listeners:
+            listener.read()
+        sent = []
+
+        def note_sent() -> None:
+            sent.append(sum(bool(listener.transport.value()) for listener in listeners))
+            if sent[-1] < len(listeners):
+                api.clock.callLater(0, note_sent)
+
+        api.clock.callLater(0, note_sent)
+        api.add("one")
+        assert [*dict.fromkeys(sent)] == [0, SENT_PER_TURN, 2 * SENT_PER_TURN, 3 * SENT_PER_TURN]
+
+    def test_log_is_not_read_while_nothing_happens(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+        listener = Subscriber(api)
+        listener.wait()
+        reads: list[object] = []
+        with monkeypatch.context() as patched:
+            for method in ("version", "list_changes"):
+                patched.setattr(api.store, method, reads.append)
+            listener.wait(4 * HEARTBEAT_EVERY_S)
+        assert reads == []
+        api.add("one")
+        assert listener.wait() == [added(1, 1, "one")]
+
+    def test_closed_stream_is_gone_at_once(self, api: InMemoryApi) -> None:
+        listeners = [Subscriber(api) for _ in range(3)]
+        listeners[0].wait()
+        assert api.events.subscribers == 3
+        listeners[1].transport.loseConnection()
+        assert api.events.subscribers == 2
+        api.add("one")
+        assert listeners[0].wait() == listeners[2].read() == [added(1, 1, "one")]
 
     def test_head_has_the_headers_and_ends(self, api: InMemoryApi) -> None:
         listener = Subscriber(api, method="HEAD")
@@ -328,7 +402,7 @@ class ResumeTests:
         writer: Any = api.store.database.writer  # as in a restored backup
         writer.execute("UPDATE version SET revision = 1, tag = randomblob(8)")
         writer.execute("DELETE FROM change WHERE revision > 1")
-        assert listener.wait() == [Event("reset", 1, {})]
+        assert listener.wait(NOTICED_S) == [Event("reset", 1, {})]
         api.add("four")
         assert [event.number for event in listener.wait()] == [2]
 
@@ -351,11 +425,12 @@ class SlowSubscriberTests:
     def test_little_is_buffered_of_long_texts(self, api: InMemoryApi) -> None:
         slow, text = Subscriber(api), "\1" * 140
         slow.read()
+        api.add(text)
         for _ in range(2 * BATCH_MAX):
             api.add(text)
-        api.clock.advance(POLL_EVERY_S)
+        slow.transport.drain()  # the first one
         assert BATCH_MAX_BYTES < len(slow.transport.value()) < 2 * BATCH_MAX_BYTES
-        assert [event.number for event in slow.wait()] == [*range(1, 2 * BATCH_MAX + 1)]
+        assert [event.number for event in slow.wait()] == [*range(2, 2 * BATCH_MAX + 2)]
 
     def test_subscriber_that_reads_nothing_times_out(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[limits]\nidle_time = "60s"\n')
@@ -443,35 +518,50 @@ class FailureTests:
             patched.setattr(api.store, "list_changes", unavailable)
             listener = Subscriber(api, Last_Event_ID="0")
             assert listener.read() == []
-        assert listener.wait() == [added(1, 1, "one")]
+        assert listener.wait(2 * RETRY_AFTER_S) == [added(1, 1, "one")]
 
-    def test_polls_do_not_overlap(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Not even if the last subscriber disconnects and another connects during a poll."""
-        asked: list[Deferred[Version]] = []
+    def test_changes_after_a_failure_to_read_follow(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+        listener = Subscriber(api)
+        listener.wait()
+
+        async def unavailable(*_: object, **__: object) -> Any:
+            raise StoreUnavailableError("gone fishing")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(api.store, "list_changes", unavailable)
+            api.add("one")
+            assert listener.wait() == []
+        assert listener.wait(RETRY_AFTER_S) == [added(1, 1, "one")]
+
+    def test_changes_during_a_read_follow_it(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Also if the last subscriber disconnects and another connects during the read."""
+        asked: list[Deferred[None]] = []
+        version = api.store.version
 
         async def slow() -> Version:
+            now = await version()
             asked.append(Deferred())
-            return await asked[-1]
+            await asked[-1]
+            return now
 
-        def answer_all() -> None:
-            for one in asked:
-                if not one.called:
-                    one.callback(Version(0, "tag"))
-
+        listener = Subscriber(api)
+        listener.wait()
         monkeypatch.setattr(api.store, "version", slow)
-        for _ in range(5):
-            listener = Subscriber(api)
-            answer_all()
-            api.clock.advance(POLL_EVERY_S)  # a poll begins
-            listener.transport.loseConnection()
-        last = Subscriber(api)
-        answer_all()
-        last.read()
-        before = len(asked)
-        for _ in range(20):
-            api.clock.advance(POLL_EVERY_S)
-            answer_all()
-        assert len(asked) - before <= 21
+        api.add("one")
+        api.add("two")
+        assert len(asked) == 1
+        listener.transport.loseConnection()
+        late = Subscriber(api, Last_Event_ID="0")
+        events = late.read()
+        for number in (3, 4):
+            while asked:
+                asked.pop(0).callback(None)
+                events += late.wait()
+            api.add(f"post {number}")
+        while asked:
+            asked.pop(0).callback(None)
+            events += late.wait()
+        assert [event.number for event in events] == [1, 2, 3, 4]
 
     def test_reload_ends_streams_of_earlier_generations(self, api: InMemoryApi) -> None:
         before = Subscriber(api)

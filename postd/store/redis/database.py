@@ -14,9 +14,12 @@ from postd.reactor import IReactor
 from postd.store.failure_reporter import FailureReporter
 from postd.store.group_commit import QUEUE_MAX
 from postd.store.interface import OperationObserver, ignore_operation
+from postd.store.redis.change_watch import ChangeWatch
+from postd.store.redis.connecting import connect
 from postd.store.redis.connection import Info, RedisProtocol, RedisReplyError, decode_info
 from postd.store.redis.reconnecting import DEADLINE_S, ReconnectingRedis
 from postd.store.redis.scripts import KEYS, SCHEMA, Script, load_script
+from postd.store.redis.sentinel import find_server
 from postd.store.redis.url import RedisAddress
 from postd.store.run_blocking import run_blocking
 
@@ -50,10 +53,13 @@ class RedisDatabase:
         self._address = address
         self._reactor = reactor
         self._connection = self._make_connection(reactor)
-        self.start, self.stop = self._connection.start, self._connection.stop
+        self.start = self._connection.start
         self._create = True
         self._is_new = False
         self._last_id = self._last_revision = 0
+        self._changed: Callable[[], None] | None = None
+        self._watch: ChangeWatch | None = None
+        self._watched_revision = 0  # at the last look
         self.service_keys: dict[str, bytes] = {}
         self._logged_problems: set[str] = set()
         self._reads, self._writes = (FailureReporter(self._log, what, reactor) for what in ("reading", "writing"))
@@ -67,6 +73,37 @@ class RedisDatabase:
             )
         run_blocking(lambda reactor: self._make_connection(reactor).try_once())
         return self._is_new
+
+    async def stop(self) -> None:
+        self.watch_changes(None)
+        await self._connection.stop()
+
+    def watch_changes(self, changed: Callable[[], None] | None) -> None:
+        """Call a function after each change of posts, as `postd.store.interface.PostStore.watch_changes`."""
+        self._changed = changed
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+        if changed is not None:
+            self._watch = ChangeWatch(self._connect_beside, lambda: self._last_revision, changed, self._reactor)
+
+    async def _connect_beside(self) -> RedisProtocol:
+        return await connect(
+            self._address, await find_server(self._address, reactor=self._reactor), reactor=self._reactor
+        )
+
+    def note_change(self) -> None:
+        """Called when a change of this process is acknowledged."""
+        if self._changed is not None:
+            self._changed()
+
+    def _look(self, *, reconnected: bool = False) -> None:
+        """Notice changes since the last look."""
+        if reconnected and self._watch is not None:
+            self._watch.reconnect()
+        if self._watched_revision != self._last_revision:
+            self._watched_revision = self._last_revision
+            self.note_change()
 
     async def read_command(self, *command: object) -> Any:
         """Return the reply to a command that only reads.
@@ -199,6 +236,7 @@ class RedisDatabase:
             post_id=int(await protocol.call("GET", KEYS["LAST_ID"]) or 0),
             revision=int(await protocol.call("HGET", KEYS["VERSION"], "revision") or 0),
         )
+        self._look()
 
     async def _check_server(self, protocol: RedisProtocol, info: Info) -> None:
         """Check that a server can be used, and that its database is ours; skip ids if it may have lost some."""
@@ -221,6 +259,7 @@ class RedisDatabase:
         if found == "other":
             raise StoreRefusedError(f"{where}: it was written by a newer postd (schema {detail}; this one is {SCHEMA})")
         self.note_progress(post_id=int(detail), revision=int(revision))
+        self._look(reconnected=True)
         self._is_new = found == "new"
         if self._is_new:
             await self._check_rights(protocol)  # to write the keys that did not exist at the first check

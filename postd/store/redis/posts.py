@@ -46,6 +46,7 @@ class RedisPosts(StorePart[RedisDatabase]):
     def __init__(self, database: RedisDatabase, *, reactor: IReactor) -> None:
         super().__init__(database)
         self._read_command, self._read, self._write = database.read_command, database.read, database.write
+        self.watch_changes = database.watch_changes
         self._reactor = reactor
         self._version_waiters: list[Deferred[Version]] = []
 
@@ -129,6 +130,7 @@ class RedisPosts(StorePart[RedisDatabase]):
         if post_id == "reused":
             raise KeyReusedError
         self.database.note_progress(post_id=int(post_id), revision=int(revision))
+        self.database.note_change()
         return int(post_id)
 
     async def replace_post(
@@ -143,12 +145,14 @@ class RedisPosts(StorePart[RedisDatabase]):
         moment = "" if now is None else to_milliseconds(now)
         conditions = _conditions(expected, expected_author)
         _raise_from(await self._write(_REPLACE, _new_tag(), post_id, text, moment, *conditions), post_id)
+        self.database.note_change()
 
     async def delete_post(
         self, post_id: int, *, expected: str | None = None, expected_author: str | None = None
     ) -> None:
         conditions = _conditions(expected, expected_author)
         _raise_from(await self._write(_DELETE, _new_tag(), post_id, *conditions), post_id)
+        self.database.note_change()
 
     async def list_changes(self, *, after: int, limit: int, since: int | None = None) -> list[Change | None]:
         latest_text, entries = await self._read(_LIST_CHANGES, after + 1, limit, "" if since is None else since)

@@ -8,6 +8,7 @@ Header"). This module compares the same bytes.
 
 import os
 import struct
+from contextlib import suppress
 
 from postd.store.sqlite.file_locks import SharedFile
 
@@ -22,6 +23,9 @@ _VERSION = 3007000
 class CommitDetector:
     """The shared memory of a database that is open, in WAL mode.
 
+    Attributes:
+        descriptor: of its file.
+
     Raises:
         OSError: there is no shared memory, or its format is unknown.
     """
@@ -30,6 +34,7 @@ class CommitDetector:
         # SQLite resolves symlinks, too.
         path = os.path.realpath(database) + "-shm"
         self._file = SharedFile(path, os.O_RDONLY)
+        self.descriptor = self._file.descriptor
         try:
             self._memory = self._file.memory(_COPIED_AT + _COUNT.size)
         except ValueError as error:  # the file is shorter than that
@@ -60,6 +65,11 @@ class CommitDetector:
         """
         written, copied = self.log_frames()
         return copied < written < frames
+
+    def touch(self) -> None:
+        """Set the times of the file, which wakes up the processes that watch it (`postd.store.sqlite.change_watch`)."""
+        with suppress(OSError):  # it is another user's: they look each second, too
+            os.utime(self.descriptor)
 
     def close(self) -> None:
         """Unmap the memory; only after SQLite has closed the database."""

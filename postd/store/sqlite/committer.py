@@ -130,6 +130,8 @@ class Committer:
                 if detector is not None:
                     changes = {table for write in writes for table in write.changes}
                     self._cache.note_commit(before, detector.read(), changes)
+                    if "post" in changes:
+                        detector.touch()
                 return outcomes
         except sqlite3.Error as error:
             if not may_wait and is_locked(error):

@@ -22,6 +22,7 @@ from postd.store.failure_reporter import FailureReporter
 from postd.store.interface import OperationObserver, ignore_operation
 from postd.store.replaced_texts import ReplacedTexts
 from postd.store.sqlite.batches import Write
+from postd.store.sqlite.change_watch import ChangeWatch
 from postd.store.sqlite.committer import Committer
 from postd.store.sqlite.database_file import DatabaseFile
 from postd.store.sqlite.deleted_texts import DeletedTexts
@@ -80,10 +81,12 @@ class SqliteDatabase:
         self.reader: sqlite3.Connection | None = None
         self.service_keys: dict[str, bytes] = {}
         self._batch_reads = 0
-        self.file_check = LoopingCall(self.check_file)
+        self.file_check = LoopingCall(self._check)
         self.file_check.clock = reactor
         self._opening: Deferred[None] | None = None
         self._has_started = False
+        self._changed: Callable[[], None] | None = None
+        self._watch: ChangeWatch | None = None
         self.deleted_texts = DeletedTexts(self.run_on_file, clock=reactor)
         self.replaced_texts = ReplacedTexts(shared_memory)
         self._reads, self._writes = (FailureReporter(self._log, what, reactor) for what in ("reading", "writing"))
@@ -198,7 +201,18 @@ class SqliteDatabase:
                 self.observer("write", time.perf_counter() - began, failed=failed)
         if self._writes.failing:
             self._writes.succeeded()
+        if self._changed is not None and "post" in changes:
+            self._changed()
         return result
+
+    def watch_changes(self, changed: Callable[[], None] | None) -> None:
+        """Call a function after each change of posts, as `postd.store.interface.PostStore.watch_changes`."""
+        self._changed = changed
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
+        if changed is not None and self.cache.detector is not None:
+            self._watch = ChangeWatch(self.cache.detector, changed, self._reactor)
 
     async def run_on_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run a function that changes only temporary tables on the writing connection; return its result.
@@ -221,6 +235,13 @@ class SqliteDatabase:
             StoreUnavailableError: the file is not open, or cannot be used.
         """
         return await self._thread.run(self.committer.run_on_file, work)
+
+    def _check(self) -> None:
+        self.check_file()
+        if self._watch is not None:
+            self._watch.look()
+        elif self._changed is not None:  # nothing shows whether there was a commit
+            self._changed()
 
     def check_file(self) -> None:
         """Stop reading a file that is no longer at its path; open the file that is there, or is put there later."""
@@ -275,6 +296,9 @@ class SqliteDatabase:
         except (StoreUnavailableError, StoreRefusedError):
             await self._retry_open(self._file.replaced)
         self.deleted_texts.remove_later()
+        if self._changed is not None:
+            self.watch_changes(self._changed)
+            self._changed()
         self._log.info("store: opened {path}", path=self._file.path)
 
     def _reopen_failed(self, failure: Failure) -> None:
@@ -284,6 +308,9 @@ class SqliteDatabase:
     def _close_reader(self) -> None:
         reader, self.reader = self.reader, None
         self.cache.detector = None
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
         if reader is not None:
             reader.close()
 

@@ -26,6 +26,7 @@ class SqlitePosts(StorePart[SqliteDatabase]):
         super().__init__(database)
         # Bound once: each request calls these methods.
         self._read, self._read_cached, self._write = database.read, database.cache.read, database.write
+        self.watch_changes = database.watch_changes
 
     def version(self) -> Work[Version]:
         return self._read_cached("post", "version", _select_version)

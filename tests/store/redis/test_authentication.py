@@ -14,7 +14,7 @@ from postd.errors import (
 from postd.store.interface import Reservation
 from tests.redis_server import RedisServer
 from tests.store.contract import KEYS as FAILURE_KEYS
-from tests.store.contract import NOW, id_hash_of, import_posts, make_session, posts_of
+from tests.store.contract import NOW, check_changes_are_noticed, id_hash_of, import_posts, make_session, posts_of
 from tests.store.failing import (
     Log,
     connected,
@@ -127,7 +127,7 @@ def limited_url(lasting: RedisServer) -> Iterator[str]:
 def test_missing_permission_for_any_command_refuses_the_start(
     lasting: RedisServer, limited_url: str, database: str
 ) -> None:
-    for command in re.findall(r"\+(?!auth|wait)(\w+)", SAMPLE_RULES):
+    for command in re.findall(r"\+(?!auth|wait|xread)(\w+)", SAMPLE_RULES):
         lasting.ask("FLUSHALL")
         if database == "existing":
             make_store(limited_url).prepare()
@@ -135,6 +135,18 @@ def test_missing_permission_for_any_command_refuses_the_start(
         with pytest.raises(StoreRefusedError, match=rf"refuses {command.upper()}: |NOPERM .*'{command}'"):
             make_store(limited_url).prepare()
         lasting.ask("ACL", "SETUSER", "postd", f"+{command}")
+
+
+@ensureDeferred
+async def test_without_permission_for_xread_changes_are_noticed_each_second(
+    lasting: RedisServer, limited_url: str, log: Log
+) -> None:
+    """As with the rules of earlier versions."""
+    lasting.ask("ACL", "SETUSER", "postd", "-xread")
+    async with connected(limited_url) as here, connected(limited_url) as there:
+        await check_changes_are_noticed(here, there)
+    (line,) = log.lines("late")
+    assert re.search(r"NOPERM.* 'xread' .*up to a second late \(required permissions: etc/redis.conf.example\)", line)
 
 
 def test_all_missing_permissions_are_named_in_one_message(lasting: RedisServer, limited_url: str) -> None:

@@ -20,7 +20,7 @@ from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from postd.fair_queue import FairTurns
 from postd.front.response_memory import Holding, ResponseMemory
 from postd.http.interface import Request
-from postd.http.responses import StreamedResponse
+from postd.http.responses import Parts, StreamedResponse
 from postd.model import Version
 from postd.reactor import IReactor
 from postd.store.interface import PostStore, Store
@@ -90,8 +90,13 @@ def stream(posts: EncodedPosts) -> AsyncGenerator[Piece]:
     return posts.stream(0, work=FairTurns(reactor), client="192.0.2.1")
 
 
+def parts_of(response: StreamedResponse) -> AsyncGenerator[Parts]:
+    assert response.pieces is not None
+    return response.pieces
+
+
 async def body_of(response: StreamedResponse) -> bytes:
-    return b"".join([part async for parts in response.pieces for part in parts])
+    return b"".join([part async for parts in parts_of(response) for part in parts])
 
 
 def encode(posts: Sequence[tuple[int, str]]) -> bytes:
@@ -538,7 +543,7 @@ class ListContract:
         await import_posts(stores[0], [(n, Random(n).randbytes(60).hex()) for n in range(1, 29)])
         made = await make_lists(stores[0]).respond(asked, (0, None))
         assert isinstance(made, StreamedResponse)
-        *lengths, last = [len(b"".join(parts)) async for parts in made.pieces]
+        *lengths, last = [len(b"".join(parts)) async for parts in parts_of(made)]
         assert lengths
         assert all(least <= length < least + 1500 for length in lengths)  # a piece has less
         assert last < least + 1500
@@ -567,7 +572,7 @@ class ListContract:
         assert 0 < sum(snapshots) < 60
         assert await body_of(begun[0]) == encode([(1, "with a tag"), *((n, "x" * 100) for n in range(2, 29))])
         for one in begun:
-            await one.pieces.aclose()
+            await parts_of(one).aclose()
         del begun, made, one
         answer = await get(lists, (0, None))
         assert answer.etag is not None
@@ -603,7 +608,7 @@ class ListContract:
             assert isinstance(made, StreamedResponse)
             holdings.append(memory.hold(Asked.client_network, made.memory))
             used.append(memory.used_bytes)
-            await made.pieces.aclose()
+            await parts_of(made).aclose()
         assert 0 < used[1] < 2000
         assert used[2] - used[1] >= 20 * 100
         assert used[3] == used[2]  # it is the same list
