@@ -317,6 +317,7 @@ class HttpConnection(Protocol):
         if isinstance(response, StreamedResponse) and response.live is not None:
             self.site.begin_stream(client)
             self._stream_client = client
+            self._heads.forget()
             if self._input_ended:
                 self._clock.callLater(0, self.readConnectionLost)
         elif memory != NO_MEMORY:

@@ -1,7 +1,9 @@
 """`GET /post/events` (reference: Event stream), over in-memory connections with slow and fast clients."""
 
+import gc
 import json
 from collections.abc import Callable, Iterator
+from types import AsyncGeneratorType, CoroutineType
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -213,6 +215,20 @@ class StreamTests:
         api.clock.callLater(0, note_sent)
         api.add("one")
         assert [*dict.fromkeys(sent)] == [0, SENT_PER_TURN, 2 * SENT_PER_TURN, 3 * SENT_PER_TURN]
+
+    def test_idle_stream_has_no_coroutine_and_no_timer(self, api: InMemoryApi) -> None:
+        def count() -> tuple[int, int]:
+            kinds = (CoroutineType, AsyncGeneratorType, Deferred)
+            return sum(isinstance(one, kinds) for one in gc.get_objects()), len(api.clock.getDelayedCalls())
+
+        first = Subscriber(api)
+        first.wait()
+        before = count()
+        listeners = [Subscriber(api) for _ in range(100)]
+        for listener in listeners:
+            listener.read()
+        api.clock.advance(0)
+        assert count() == before
 
     def test_log_is_not_read_while_nothing_happens(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch) -> None:
         listener = Subscriber(api)

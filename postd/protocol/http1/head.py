@@ -135,6 +135,10 @@ class HeadDecoder:
         self._authorization = found
         return decoded
 
+    def forget(self) -> None:
+        """Forget the last head, before a long response."""
+        self._head, self._last, self._authorization = b"", None, None
+
     def _decode_like(self, last: Head, head: bytes, found: tuple[int, int] | None) -> Head | None:
         """Return a head that differs from the last one in a single line; None if it differs elsewhere."""
         before, found_before = self._head, self._authorization

@@ -334,6 +334,17 @@ def test_long_head_is_not_kept() -> None:
     assert decoder.decode(long[:-1]) is decoder.decode(long[:-1])
 
 
+def test_forgotten_head_is_decoded_again() -> None:
+    decoder = HeadDecoder(title)
+    head = b"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: y"
+    first = decoder.decode(head)
+    assert decoder.decode(head) is first
+    decoder.forget()
+    again = decoder.decode(head)
+    assert again is not first
+    assert again.fields == first.fields
+
+
 def test_head_with_many_fields_is_not_kept() -> None:
     decoder = HeadDecoder(title)
     most = b"GET / HTTP/1.1\r\nHost: x" + b"".join(b"\r\nA%d:" % n for n in range(KEPT_FIELDS_MAX - 1))
