@@ -176,6 +176,46 @@ def nginx(*, access_log: bool = True) -> Server:
     )
 
 
+def node_live_command(port: int) -> list[str]:
+    return ["node", str(PEERS / "live.mjs"), str(port)]
+
+
+NODE_LIVE = Server(
+    "node",
+    node_live_command,
+    find_missing=lambda: "" if shutil.which("node") else "it is not installed (Debian: package nodejs)",
+)
+
+NCHAN_MODULE = Path("/usr/lib/nginx/modules/ngx_nchan_module.so")
+NCHAN_SETTINGS = f"""
+daemon off; master_process off; worker_processes 1; pid nginx.pid; error_log stderr;
+load_module {NCHAN_MODULE};
+events {{ worker_connections 20000; }}
+http {{
+    access_log off;
+    nchan_shared_memory_size 256M;
+    client_body_temp_path temporary; proxy_temp_path temporary; fastcgi_temp_path temporary;
+    uwsgi_temp_path temporary; scgi_temp_path temporary;
+    server {{
+        listen 127.0.0.1:PORT backlog=4096;
+        root .;
+        location = /post {{ nchan_publisher; nchan_channel_id posts; }}
+        location = /post/events {{ nchan_subscriber eventsource; nchan_channel_id posts; }}
+    }}
+}}
+"""
+
+
+def missing_of_nchan() -> str:
+    is_there = find_nginx() is not None and NCHAN_MODULE.exists()
+    return "" if is_there else "it is not installed (Debian: packages nginx and libnginx-mod-nchan)"
+
+
+NCHAN = Server(
+    "nchan", nginx_command, settings=NCHAN_SETTINGS, settings_file="nginx.conf", find_missing=missing_of_nchan
+)
+
+
 def baseline_command(port: int) -> list[str]:
     return [sys.executable, str(PEERS / "one_write.py"), str(port), POSTD.file]
 

@@ -10,6 +10,8 @@ from bench.contenders import (
     BASELINE,
     GROUP,
     GROUP_PAGED,
+    NCHAN,
+    NODE_LIVE,
     ON_REDIS,
     ON_SQLITE,
     ONE_WORKER,
@@ -35,6 +37,7 @@ from bench.cpu import measure_cpu, measure_cpu_on_redis
 from bench.footprint import measure_idle, measure_start
 from bench.forwarding import ASKING, AUTH_BASIC, PLAIN, measure_asking, measure_asking_bearer, measure_auth_basic
 from bench.lists import PAGED, fill_lists, measure_lists, measure_page, measure_pages_mixed
+from bench.live import POSTD_LIVE, measure_live
 from bench.logins import (
     basic_fields,
     digest_fields,
@@ -217,6 +220,14 @@ ROWS = {
     ),
     "p99": side_by_side(measure_p99, POSTD, falcon(), blacksheep(), fastapi(), fastify("log"), measurements=2),
     "tail": side_by_side(measure_tail, POSTD, falcon(), blacksheep(), fastify("log"), GROUP, measurements=2),
+    "live": side_by_side(
+        measure_live,
+        POSTD_LIVE,
+        fastapi("live:app", "--no-access-log"),
+        NODE_LIVE,
+        NCHAN,
+        other_s=6,
+    ),
     "start": side_by_side(
         measure_start,
         POSTD,

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 
 from bench import plot
-from bench.contenders import POSTD, falcon
+from bench.contenders import NODE_LIVE, POSTD, falcon, fastapi
 from bench.lists import measure_list
+from bench.live import POSTD_LIVE, measure_live
 from bench.open_loop import OpenLoop
 from bench.report import Line, make_report
 from bench.servers import BenchError, Server
@@ -91,6 +92,14 @@ def test_list_is_read_while_posts_change(server: Server, tmp_path: Path) -> None
         "30, 20 due/s: of 0 due/s",
     ]
     assert all(figures.values())
+
+
+@pytest.mark.parametrize("server", [POSTD_LIVE, fastapi("live:app"), NODE_LIVE], ids=lambda server: server.name)
+def test_live_changes_are_measured(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.live.LISTENERS", 20)
+    figures = measure_live(server, tmp_path, Duration(0, 0))
+    assert list(figures) == ["first ms", "last ms", "CPU µs", "MiB"]
+    assert 0 < figures["first ms"] <= figures["last ms"]
 
 
 @pytest.mark.usefixtures("short_wrk")
