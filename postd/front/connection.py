@@ -236,7 +236,7 @@ class HttpConnection(Protocol):
         """Count the memory of the output that the kernel has not accepted."""
         self._free_output()
         own_bytes, viewed, viewed_bytes = unsent_memory(self.transport)
-        if self._held is not None and not self.isSecure():  # the buffer refers to what is held, and has no copy
+        if self._held is not None:  # the buffer refers to what is held, and has no copy
             own_bytes = 0
         if own_bytes or viewed_bytes:
             memory = own_bytes, viewed, viewed_bytes

@@ -86,10 +86,10 @@ class DryRunReactor:
         return cast("IListeningPort", None)
 
     def listenSSL(self, port: int, factory: IProtocolFactory, contextFactory: Any, **keywords: Any) -> IListeningPort:
-        from postd.net.tls import Certificate, wrap_factory  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
+        from postd.net.tls import Certificate  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
 
         self.certificate = Certificate(contextFactory)
-        return self.listenTCP(port, wrap_factory(factory, self.certificate), **keywords)
+        return self.listenTCP(port, factory, **keywords)
 
     def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: object) -> IListeningPort:  # noqa: ARG002
         check_socket_path(address)

@@ -119,7 +119,7 @@ def bind(descriptions: Sequence[str], factory: IProtocolFactory, *, where: str, 
     try:
         for description in descriptions:
             port, certificate = bind_endpoint(description, factory, BindingReactor(reactor), where)
-            poll_together(port, reactor)
+            _use_transports(port, certificate, reactor)
             listeners.append(Listener(description, port, certificate))
             with suppress(OSError):  # the options are optional
                 _tune(port, description)
@@ -220,7 +220,7 @@ def adopt_sockets(
         # Sockets of systemd are known to the parent only.
         description = re.sub(r"^((?:haproxy:)*)systemd:.*", r"\1tcp:0", inherited.description, flags=re.DOTALL)
         port, certificate = bind_endpoint(description, factory, AdoptingReactor(inherited, reactor), where)
-        poll_together(port, reactor)
+        _use_transports(port, certificate, reactor)
         listeners.append(Listener(inherited.description, port, certificate))
     return listeners
 
@@ -294,6 +294,15 @@ def _is_listening(fd: int) -> bool:
             return bool(passed.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
     except OSError:
         return False
+
+
+def _use_transports(port: tcp.Port, certificate: "Certificate | None", reactor: IReactor) -> None:
+    if certificate is None:
+        poll_together(port, reactor)
+    else:
+        from postd.net.tls_transports import poll_tls_together  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
+
+        poll_tls_together(port, certificate, reactor)
 
 
 def _tune(port: tcp.Port, description: str) -> None:

@@ -12,15 +12,14 @@ Departures from stock Twisted, whose `ssl:` endpoints make one context for their
 As in stock Twisted no session is resumed: on each connection, the client proves that it has the key of its certificate.
 """
 
+from socket import socket
 from typing import Any
 
 from OpenSSL import SSL, crypto
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import VerifyError
-from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IProtocolFactory, IStreamServerEndpoint
+from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.internet.ssl import AcceptableCiphers, CertificateOptions
-from twisted.protocols.tls import TLSMemoryBIOFactory
-from zope.interface import implementer
 
 from postd.errors import UnusableCertificateError
 from postd.twisted_private import complete_endpoints
@@ -37,6 +36,8 @@ verifies the first signature: a wrong one would stay in its queue of errors, as 
 CHAIN_MAX_BYTES = 16 * 1024
 """Limit on a client's certificate and its chain. OpenSSL keeps both for as long as the connection lasts, in fifteen
 times as many bytes, and has a limit of 100 KiB."""
+
+PROTOCOL = b"http/1.1"
 
 KEY_MISMATCH = "its key is not that of its certificate"
 """The error where OpenSSL accepts key and certificate alone, but not together."""
@@ -66,21 +67,27 @@ def decode_tls_endpoint(reactor: Any, description: str) -> IStreamServerEndpoint
     return endpoint
 
 
-def wrap_factory(factory: IProtocolFactory, certificate: "Certificate") -> IProtocolFactory:
-    """Return a factory of the same protocols over TLS."""
-    return TLSMemoryBIOFactory(certificate, False, factory)  # noqa: FBT003 - Twisted's signature
-
-
 def _accept(*_: object) -> bool:
     """Accept any client certificate, also one that OpenSSL rejects; the proof of its key is still checked."""
     return True
 
 
+def _select_protocol(_connection: SSL.Connection, offered: list[bytes]) -> bytes:
+    """Select the protocol of a connection whose client offers some (RFC 7301).
+
+    Raises:
+        SSL.Error: there is none in common. OpenSSL sends the alert.
+    """
+    if PROTOCOL not in offered:
+        raise SSL.Error([("", "", "no application protocol")])
+    return PROTOCOL
+
+
 class _AskingConnection(SSL.Connection):
     """A connection that asks for a client certificate."""
 
-    def __init__(self, context: SSL.Context) -> None:
-        super().__init__(context, None)
+    def __init__(self, context: SSL.Context, socket: socket | None) -> None:
+        super().__init__(context, socket)
         self.set_verify(SSL.VERIFY_PEER, _accept)
 
     def do_handshake(self) -> None:
@@ -91,7 +98,6 @@ class _AskingConnection(SSL.Connection):
             raise SSL.Error([("", "", "the client's certificates are too long")])
 
 
-@implementer(IOpenSSLServerConnectionCreator)
 class Certificate:
     """The certificate and key of a listener, as a context for its connections.
 
@@ -121,13 +127,18 @@ class Certificate:
         )
         try:
             self._context: SSL.Context = modern.getContext()
+            self._context.set_alpn_select_callback(_select_protocol)
         except (SSL.Error, crypto.Error) as error:
             raise UnusableCertificateError(_reason(error)) from None
         self.not_before: float = certificate.not_valid_before_utc.timestamp()
         self.not_after: float = certificate.not_valid_after_utc.timestamp()
 
-    def serverConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:  # noqa: ARG002 - Twisted's signature
-        return _AskingConnection(self._context) if self.asks_clients else SSL.Connection(self._context, None)
+    def accept(self, socket: socket | None) -> SSL.Connection:
+        """Return the TLS of a new connection; without a socket its input and output stay in memory."""
+        kind = _AskingConnection if self.asks_clients else SSL.Connection
+        connection = kind(self._context, socket)
+        connection.set_accept_state()
+        return connection
 
     def replace(self, new: "Certificate") -> None:
         """Use another certificate for new connections."""

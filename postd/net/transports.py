@@ -308,15 +308,15 @@ class _PolledConnection(FileDescriptor):
             return super().writeSomeData(data)
 
 
-class _TCPServer(_PolledConnection, TCPServer):
+class TCPTransport(_PolledConnection, TCPServer):
     """A connection of a TCP port."""
 
 
-class _UNIXServer(_PolledConnection, UNIXServer):
+class UNIXTransport(_PolledConnection, UNIXServer):
     """A connection of a UNIX port."""
 
 
 def poll_together(port: Any, reactor: IReactor) -> None:
     """Let the new connections of a port be polled together. Twisted has no option for their class."""
-    kind = _UNIXServer if isinstance(port, UnixPort) else _TCPServer
+    kind = UNIXTransport if isinstance(port, UnixPort) else TCPTransport
     port.transport = partial(kind, poller=Poller(reactor))

@@ -97,14 +97,13 @@ class StreamedSnapshot:
             return stream_list(request, self._posts, self._after, self._headers, self._work)
         gzipped = self._gzipped or await self._compress(request.client_network) if wants_gzip(request) else None
         if gzipped is None:
-            copied = request.isSecure() or self._inflated_bytes > 0
-            body = self._send(_plain(self._pieces), gzipped=False, copied=copied)
+            body = self._send(_plain(self._pieces), gzipped=False, copied=self._inflated_bytes > 0)
             memory = self._memory(self._inflated_bytes)
             return make_streamed_response(
                 JSON, body, {**self._headers, **self._more}, length=self._length, memory=memory
             )
         parts, headers, length = gzipped
-        body = self._send(parts, gzipped=True, copied=request.isSecure())
+        body = self._send(parts, gzipped=True, copied=False)
         return make_streamed_response(JSON, body, headers, length=length, memory=self._memory(0))
 
     def _retained_too_much(self) -> bool:
@@ -118,7 +117,7 @@ class StreamedSnapshot:
         return own_bytes, self, self._held_bytes
 
     async def _send(self, parts: Iterable[bytes | memoryview], *, gzipped: bool, copied: bool) -> AsyncGenerator[Parts]:
-        """Yield the parts in portions; small ones if `copied`: each client has a copy, by TLS or because of inflating.
+        """Yield the parts in portions; small ones if `copied`: each client has a copy, because of inflating.
 
         Other portions are made once for all clients. As a method it keeps the pieces alive while they are sent, so that
         they are counted.

@@ -55,11 +55,6 @@ class Asked:
         """Called for each list that is not cached."""
 
 
-class AskedByTLS(Asked):
-    def isSecure(self) -> bool:
-        return True
-
-
 ZIPPED = {"Accept_Encoding": b"gzip"}
 
 
@@ -529,8 +524,6 @@ class ListContract:
             (Asked(**ZIPPED), 10**6, 1500),
             (Asked(**ZIPPED), 0, 1500),
             (Asked(), 0, 500),  # the list is inflated
-            (AskedByTLS(), 10**6, 500),
-            (AskedByTLS(**ZIPPED), 10**6, 500),
         ],
     )
     @ensureDeferred

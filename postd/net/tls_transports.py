@@ -1,0 +1,239 @@
+"""Transports of TLS connections: the socket belongs to OpenSSL, which reads and sends by itself.
+
+Stock Twisted reads and sends for OpenSSL, and passes each record through two buffers in memory. Here a connection is
+polled, sends, and holds its output as a plain one (`postd.net.transports`); docs/explanation/front.md lists the
+departures, `tests/net/test_tls_transports.py` tests them.
+
+As in stock Twisted, the end of the client's output (close_notify) ends the connection once what is written is sent. The
+end of this side's output is announced, and what arrives until the client has ended its own is discarded. A connection
+that ends without close_notify is lost.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from errno import EAGAIN, EPIPE
+from functools import partial
+from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT
+from socket import socket
+from typing import Any
+
+from OpenSSL import SSL
+from OpenSSL.crypto import X509
+from twisted.internet.interfaces import ISSLTransport
+from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
+from twisted.python.failure import Failure
+from zope.interface import implementer
+
+from postd.net.tls import Certificate
+from postd.net.transports import Poller, TCPTransport
+from postd.reactor import IReactor
+
+HANDSHAKES_PER_TURN = 2
+"""How many connections go on with their handshake in one turn of the reactor: one takes as long as ten short reads."""
+
+RECORD_BYTES = 16 * 1024
+"""The most that a record holds. OpenSSL reads one at a time, so that nothing is left in it that epoll does not see."""
+
+SENT_MAX_BYTES = 128 * 1024
+"""How much a connection sends at a time, as a client that reads as fast as OpenSSL encrypts would get a whole list."""
+
+
+class TLSPoller(Poller):
+    """Polls the connections of a TLS port, and has the queue of those whose handshake goes on in a later turn."""
+
+    def __init__(self, reactor: IReactor) -> None:
+        super().__init__(reactor)
+        self._handshakes_left = 0
+        self._waiting: deque[TLSTransport] = deque()
+
+    def doRead(self) -> None:
+        self._handshakes_left = 0 if self._waiting else HANDSHAKES_PER_TURN
+        super().doRead()
+
+    def may_shake_hands(self, connection: "TLSTransport") -> bool:
+        """Return whether a connection may go on with its handshake now; if not, it does so in a later turn."""
+        if self._handshakes_left > 0:
+            self._handshakes_left -= 1
+            return True
+        connection.stopReading()
+        if not self._waiting:
+            self._reactor.callLater(0, self._shake_hands)
+        self._waiting.append(connection)
+        return False
+
+    def _shake_hands(self) -> None:
+        for _ in range(min(HANDSHAKES_PER_TURN, len(self._waiting))):
+            self._waiting.popleft().shake_hands()
+        if self._waiting:
+            self._reactor.callLater(0, self._shake_hands)
+
+
+class TLSSocket:
+    """A socket whose output OpenSSL encrypts; with the same methods as a plain socket, and its errors."""
+
+    def __init__(self, plain: socket, tls: SSL.Connection) -> None:
+        self._plain = plain
+        self._tls = tls
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plain, name)
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Send data; after `BlockingIOError` the next output must begin with the same bytes."""
+        try:
+            return self._tls.send(data)
+        except (SSL.WantWriteError, SSL.WantReadError):
+            raise BlockingIOError(EAGAIN, "OpenSSL cannot send now") from None
+        except SSL.Error:
+            raise BrokenPipeError(EPIPE, "OpenSSL cannot send any more") from None
+
+    def sendmsg(self, pieces: Sequence[bytes | memoryview]) -> int:
+        """Send some of the pieces."""
+        sent = 0
+        for data in _join_short(pieces):
+            try:
+                count = self.send(data)
+            except BlockingIOError:
+                if not sent:
+                    raise
+                break
+            sent += count
+            if count < len(data) or sent >= SENT_MAX_BYTES:
+                break
+        return sent
+
+
+def _join_short(pieces: Sequence[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Yield the pieces; in place of short ones that follow each other, at least a whole record."""
+    joined: list[bytes | memoryview] = []
+    size = 0
+    for piece in pieces:
+        joined.append(piece)
+        size += len(piece)
+        if size >= RECORD_BYTES:
+            yield joined[0] if len(joined) == 1 else b"".join(joined)
+            joined, size = [], 0
+    if size:
+        yield b"".join(joined)
+
+
+@implementer(ISSLTransport)
+class TLSTransport(TCPTransport):
+    """A connection of a TLS port. The protocol is connected before the handshake, so that its timeouts include it."""
+
+    _poller: TLSPoller
+    _tls: Any = None  # an `SSL.Connection`
+    _is_shaking_hands = True
+    _is_sending = True  # until the handshake is done: output is buffered
+    _reads_when_writable = False
+
+    def __init__(self, *arguments: Any, poller: TLSPoller, certificate: Certificate) -> None:
+        self._certificate = certificate
+        super().__init__(*arguments, poller=poller)
+
+    def getPeerCertificate(self) -> X509 | None:
+        return None if self._tls is None else self._tls.get_peer_certificate()
+
+    def handle(self, event: int) -> None:
+        if self._is_shaking_hands and event & EPOLLIN and not self._poller.may_shake_hands(self):
+            return
+        if self._reads_when_writable and event & (EPOLLOUT | EPOLLERR | EPOLLHUP):
+            self._reads_when_writable = False
+            self._poll_for(self._events | EPOLLIN)
+            event |= EPOLLIN
+        super().handle(event)
+
+    def shake_hands(self) -> None:
+        """Go on with the handshake in this turn."""
+        if not self.disconnected:
+            self.startReading()
+            super().handle(EPOLLIN)
+
+    def stopReading(self) -> None:
+        self._reads_when_writable = False
+        super().stopReading()
+
+    def _wait_until_writable(self) -> None:
+        """Wait to read: OpenSSL has to send first, such as an answer to KeyUpdate while the client reads nothing."""
+        self._poll_for(self._events & ~EPOLLIN | EPOLLOUT)
+        self._reads_when_writable = True
+
+    def doRead(self) -> Any:
+        try:
+            if self._is_shaking_hands:
+                self._shake_hands()
+            data = self._tls.recv(RECORD_BYTES)
+        except SSL.WantReadError:
+            return None
+        except SSL.WantWriteError:
+            self._wait_until_writable()
+            return None
+        except SSL.ZeroReturnError:  # close_notify
+            if self.disconnecting:
+                return CONNECTION_DONE
+            self.loseConnection()
+            return None
+        except SSL.Error:
+            with suppress(OSError):  # else the kernel would reset the connection, and the client might miss the alert
+                self.socket.recv(self.bufferSize)
+            return CONNECTION_LOST
+        if not self.disconnecting:
+            self.protocol.dataReceived(data)
+        return None
+
+    def _shake_hands(self) -> None:
+        """Go on with the handshake.
+
+        Raises:
+            SSL.Error: it is not done, or has failed.
+        """
+        if self._tls is None:
+            self._tls = self._certificate.accept(self.socket)
+        self._tls.do_handshake()
+        self._is_shaking_hands = self._is_sending = False
+        self.socket: Any = TLSSocket(self.socket, self._tls)
+        if self._is_written:
+            self.startWriting()
+
+    def send(self) -> None:
+        if self._is_shaking_hands:
+            self._is_queued = False
+        else:
+            super().send()
+
+    def doWrite(self) -> Any:
+        reason = super().doWrite()
+        return self._end_output() if reason is CONNECTION_DONE else reason
+
+    def _end_output(self) -> Any:
+        """Send close_notify, and wait for the client's; return the reason if there is nothing to wait for."""
+        try:
+            is_over = self._tls.shutdown()
+        except SSL.WantWriteError:
+            self._poll_for(self._events | EPOLLOUT)
+            return None
+        except SSL.Error:
+            return CONNECTION_LOST
+        if is_over:
+            return CONNECTION_DONE
+        self.startReading()
+        return None
+
+    def loseConnection(self) -> None:
+        if self._is_shaking_hands:
+            self.abortConnection()
+        else:
+            super().loseConnection()
+
+    def readConnectionLost(self, reason: Failure) -> None:
+        self.connectionLost(reason)
+
+    def connectionLost(self, reason: Failure) -> None:
+        super().connectionLost(reason)
+        self._tls = None
+
+
+def poll_tls_together(port: Any, certificate: Certificate, reactor: IReactor) -> None:
+    """Let the new connections of a port have TLS, and be polled together."""
+    port.transport = partial(TLSTransport, poller=TLSPoller(reactor), certificate=certificate)
