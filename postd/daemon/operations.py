@@ -27,7 +27,14 @@ from postd.front.allowed_hosts import Hosts
 from postd.front.factory import HttpFactory
 from postd.http.peer import PeerResolver
 from postd.monitoring.health import Health
-from postd.net.listening import Listener, certificate_warnings, close, take_over_socket_locks
+from postd.net.listening import (
+    TICKET_KEY_BYTES,
+    TICKET_KEY_LIFETIME_S,
+    Listener,
+    certificate_warnings,
+    close,
+    take_over_socket_locks,
+)
 from postd.reactor import IReactor
 from postd.scheme_names import SCHEMES
 from postd.settings.loading import LoadedSettings, keep_unreloadable
@@ -89,16 +96,23 @@ class Operations(Service):
         self._is_accepting = self._is_stopping = False
         self._status_check = LoopingCall(self._update_status)
         self._status_check.clock = reactor
+        self._ticket_key_renewal = LoopingCall(self._renew_ticket_key)
+        self._ticket_key_renewal.clock = reactor
 
     def startService(self) -> None:
         super().startService()
         # First: until then another server would regard the lock of a UNIX socket as that of a dead process.
         take_over_socket_locks([*self._listeners.values(), *self.admin_listeners])
         self._install_signal_handlers()
+        if any(listener.tls for listener in self._listeners.values()):
+            self._ticket_key_renewal.start(TICKET_KEY_LIFETIME_S)
         self.server.startService()
         # Stock Twisted logs a traceback for a second request to stop.
         self._reactor.addSystemEventTrigger("before", "shutdown", _ignore_signals)
         self._reactor.callWhenRunning(self._start_status_checks)
+
+    def _renew_ticket_key(self) -> None:
+        self.server.set_ticket_key(os.urandom(TICKET_KEY_BYTES))
 
     def _install_signal_handlers(self) -> None:
         """Handle signals before anything is started that has to be stopped.
@@ -131,8 +145,9 @@ class Operations(Service):
         return Deferred.fromCoroutine(self._stop())
 
     async def _stop(self) -> None:
-        if self._status_check.running:
-            self._status_check.stop()
+        for call in (self._status_check, self._ticket_key_renewal):
+            if call.running:
+                call.stop()
         self._notifier.stopping(self._loaded.settings.shutdown_grace_s + STOP_MAX_S)
         self._notifier.status("stopping: finishing running requests")
         try:

@@ -251,6 +251,10 @@ class Server(Service):
         self._parts.authentication.start()
         resources.collect_replaced()
 
+    def set_ticket_key(self, key: bytes) -> None:
+        """Replace the key of TLS tickets, which all processes share."""
+        listening.set_ticket_key(self._listeners, key)
+
     async def health(self, *, full: bool) -> Health:
         """Return its health; without `full` the metrics may be incomplete."""
         store = OK

@@ -72,6 +72,7 @@ def main() -> int:
     except ConfigError as error:
         parent.send("failed", str(error))
         return 1
+    service.set_ticket_key(bytes.fromhex(start_message["ticket_key"]))
 
     def obey(command: Any) -> None:
         match command:
@@ -80,6 +81,8 @@ def main() -> int:
                     service.reload(settings_from(values, where, options))
                 except ConfigError as error:  # a file has changed since the parent checked it
                     _log.error(RELOAD_FAILED, error=error)
+            case {"ticket_key": key}:
+                service.set_ticket_key(bytes.fromhex(key))
             case {"health": number, "full": full}:
                 check = Deferred.fromCoroutine(service.health(full=full))
                 check.addCallback(lambda health: parent.send("health", [number, health.states, encode(health.metrics)]))

@@ -1,8 +1,8 @@
 """Messages between a worker and its parent: lines of JSON over pipes.
 
-- To standard input: one line with all that the worker starts with (`WorkerPool`); later `{"reload": SETTINGS}`, and
-  each second `{"health": NUMBER, "full": BOOL}`. End of file is the request to stop, so that workers do not outlive a
-  parent that was killed. SIGTERM does the same.
+- To standard input: one line with all that the worker starts with (`WorkerPool`); later `{"reload": SETTINGS}`,
+  `{"ticket_key": HEX}` each hour, and `{"health": NUMBER, "full": BOOL}` each second. End of file is the request to
+  stop, so that workers do not outlive a parent that was killed. SIGTERM does the same.
 - From standard output: `{"log": [LEVEL, NAMESPACE, TEXT]}`, as the parent alone writes the log; `{"accepting": true}`
   once the worker accepts connections, `{"ready": true}` once its store answers; `{"health": [NUMBER, STATES, METRICS]}`
   in answer to a request; and `{"failed": WHY}` before it exits because it can never serve with its settings.

@@ -81,6 +81,7 @@ class WorkerPool(Service):
         self._workers: dict[int, WorkerProcess] = {}
         self._restarts: dict[int, IDelayedCall] = {}
         self._delays_s = dict.fromkeys(self._numbers, RESTART_FIRST_S)
+        self._ticket_key = b""
         self._was_accepting = self._was_ready = self._has_failed = False
         self._all_ended: Deferred[None] | None = None
 
@@ -124,6 +125,12 @@ class WorkerPool(Service):
             worker.send({"reload": _encode_settings(loaded)})
         collect_replaced()  # the parent makes the parts, too, to check that they can be made
 
+    def set_ticket_key(self, key: bytes) -> None:
+        """Replace the key of TLS tickets in all workers, as `postd.daemon.server.Server.set_ticket_key`."""
+        self._ticket_key = key
+        for worker in self._workers.values():
+            worker.send({"ticket_key": key.hex()})
+
     async def health(self, *, full: bool) -> Health:
         """Return the health of all workers together; without `full` the metrics may be incomplete.
 
@@ -162,6 +169,7 @@ class WorkerPool(Service):
             "sockets": [asdict(socket) for socket in inherited],
             "memory": memory,
             "clock": self._clock.offset_s,
+            "ticket_key": self._ticket_key.hex(),
         }
         worker = WorkerProcess(number, message, self)
         command = [sys.executable, "-P", "-m", "postd.daemon.worker", str(number)]

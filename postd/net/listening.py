@@ -38,6 +38,10 @@ BACKLOG = 1024
 """The length of the backlog; the kernel may have a lower limit. With the 50 of stock Twisted, most clients of a burst
 would wait for a second, until they send their SYN again."""
 
+TICKET_KEY_BYTES = 32
+TICKET_KEY_LIFETIME_S = 3600
+"""How long a key of TLS tickets is used. It decrypts what was recorded of the sessions of TLS 1.2 in this time."""
+
 UNSENT_MAX_BYTES = 128 * 1024
 """How much of a response the kernel buffers before it is sent. By default it would buffer 3 MB for a slow client."""
 
@@ -252,7 +256,14 @@ def ask_for_client_certificates(listeners: Iterable[Listener], *, ask: bool) -> 
     """Set whether new connections to TLS listeners are asked for a client certificate."""
     for listener in listeners:
         if listener.certificate is not None:
-            listener.certificate.asks_clients = ask
+            listener.certificate.ask_clients(ask=ask)
+
+
+def set_ticket_key(listeners: Iterable[Listener], key: bytes) -> None:
+    """Let TLS sessions be resumed by tickets; their keys are derived from a key that all workers share."""
+    for listener in listeners:
+        if listener.certificate is not None:
+            listener.certificate.set_ticket_key(key)
 
 
 def certificate_warnings(listeners: Iterable[Listener], now: float) -> Iterator[str]:

@@ -8,13 +8,16 @@ Departures from stock Twisted, whose `ssl:` endpoints make one context for their
 - A key that does not belong to its certificate is an error when both are read, not when the first client connects.
 - A client certificate of any issuer is accepted, and none is required: a token names the thumbprint of its certificate.
   Stock Twisted asks for certificates of named authorities.
-
-As in stock Twisted no session is resumed: on each connection, the client proves that it has the key of its certificate.
+- A session is resumed by a ticket, on each worker; in stock Twisted none is. Not where client certificates are asked
+  for: on each connection, the client proves that it has the key of its certificate. The keys of tickets are replaced
+  each hour, and belong to one certificate of the server.
 """
 
+from hashlib import shake_256
 from socket import socket
 from typing import Any
 
+from cryptography.hazmat.primitives.hashes import SHA256
 from OpenSSL import SSL, crypto
 from twisted.internet.endpoints import serverFromString
 from twisted.internet.error import VerifyError
@@ -22,6 +25,7 @@ from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.internet.ssl import AcceptableCiphers, CertificateOptions
 
 from postd.errors import UnusableCertificateError
+from postd.net.openssl import TICKET_KEYS_BYTES, set_ticket_keys
 from postd.twisted_private import complete_endpoints
 
 complete_endpoints()
@@ -107,13 +111,14 @@ class Certificate:
     Attributes:
         not_before: when the certificate becomes valid, in seconds since the epoch.
         not_after: when it expires.
-        asks_clients: whether new connections ask for a client certificate.
 
     Raises:
         UnusableCertificateError: OpenSSL refuses the key or the certificate, or they do not belong together.
     """
 
-    asks_clients = False
+    _asks_clients = False
+    _ticket_key = b""
+    _has_tickets = False
 
     def __init__(self, options: Any) -> None:
         certificate = options.certificate.to_cryptography()
@@ -123,24 +128,46 @@ class Certificate:
             extraCertChain=[each.to_cryptography() for each in options.extraCertChain],
             dhParameters=options.dhParameters,
             acceptableCiphers=AcceptableCiphers.fromOpenSSLCipherString(CIPHERS),
+            enableSessionTickets=True,
             verifyDepth=NO_CHAIN,
         )
         try:
             self._context: SSL.Context = modern.getContext()
-            self._context.set_alpn_select_callback(_select_protocol)
         except (SSL.Error, crypto.Error) as error:
             raise UnusableCertificateError(_reason(error)) from None
+        self._context.set_alpn_select_callback(_select_protocol)
+        self._context.set_session_id(b"postd")  # Twisted's is another one in each process
+        self._fingerprint = certificate.fingerprint(SHA256())
         self.not_before: float = certificate.not_valid_before_utc.timestamp()
         self.not_after: float = certificate.not_valid_after_utc.timestamp()
 
     def accept(self, socket: socket | None) -> SSL.Connection:
         """Return the TLS of a new connection; without a socket its input and output stay in memory."""
-        kind = _AskingConnection if self.asks_clients else SSL.Connection
+        kind = _AskingConnection if self._asks_clients else SSL.Connection
         connection = kind(self._context, socket)
         connection.set_accept_state()
+        if not self._has_tickets:
+            connection.set_options(SSL.OP_NO_TICKET)
         return connection
+
+    def ask_clients(self, *, ask: bool) -> None:
+        """Set whether new connections ask for a client certificate."""
+        self._asks_clients = ask
+        self._set_tickets()
+
+    def set_ticket_key(self, key: bytes) -> None:
+        """Derive the keys of tickets from another one; older tickets are worth nothing."""
+        self._ticket_key = key
+        self._set_tickets()
 
     def replace(self, new: "Certificate") -> None:
         """Use another certificate for new connections."""
-        self._context = new._context  # noqa: SLF001 - of the same class
+        self._context, self._fingerprint = new._context, new._fingerprint  # noqa: SLF001 - of the same class
         self.not_before, self.not_after = new.not_before, new.not_after
+        self._set_tickets()
+
+    def _set_tickets(self) -> None:
+        keys = None
+        if self._ticket_key and not self._asks_clients:
+            keys = shake_256(self._ticket_key + self._fingerprint).digest(TICKET_KEYS_BYTES)
+        self._has_tickets = set_ticket_keys(self._context, keys)

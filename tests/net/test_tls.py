@@ -233,13 +233,49 @@ def test_client_that_does_not_have_the_key_is_refused(
         connect(asking, client(newest=newest, shows=files))
 
 
+def is_resumed(certificate: Certificate, context: ssl.SSLContext, first: ssl.SSLObject) -> bool:
+    """Return whether a connection resumes the session of another one."""
+    return bool(connect(certificate, context, first.session)[0].session_reused)
+
+
 @pytest.mark.parametrize("newest", VERSIONS)
-def test_no_session_is_resumed(asking: Certificate, certificate: tuple[Path, Path], newest: ssl.TLSVersion) -> None:
-    """With one a connection would have the certificate of an earlier one."""
+def test_session_is_resumed_where_the_key_of_tickets_and_the_certificate_are_the_same(
+    certificate: tuple[Path, Path], tmp_path: Path, newest: ssl.TLSVersion
+) -> None:
+    worker, another = load(certificate), load(certificate)
+    context = client(newest=newest)
+    assert not is_resumed(worker, context, shake_hands(worker, context))  # there is no key yet
+    for key in (b"first key", b"second key"):
+        for each in (worker, another):
+            each.set_ticket_key(key)
+        first = shake_hands(worker, context)
+        assert [is_resumed(each, context, first) for each in (worker, another)] == [True, True]
+    another.set_ticket_key(b"third key")
+    assert not is_resumed(another, context, first)
+    worker.replace(load(make_certificate(tmp_path)))
+    assert not is_resumed(worker, context, first)
+    assert is_resumed(worker, context, shake_hands(worker, context))
+    worker.replace(load(certificate))
+    assert is_resumed(worker, context, first)
+
+
+@pytest.mark.parametrize("newest", VERSIONS)
+def test_no_session_is_resumed_where_client_certificates_are_asked_for(
+    asking: Certificate, certificate: tuple[Path, Path], newest: ssl.TLSVersion
+) -> None:
+    """With one a connection would have the certificate of an earlier one, or none."""
+    asking.set_ticket_key(b"key")
     context = client(newest=newest, shows=certificate)
-    first, _ = connect(asking, context)
-    again, _ = connect(asking, context, first.session)
-    assert not again.session_reused
+    assert not is_resumed(asking, context, shake_hands(asking, context))
+    listeners = [Listener("", cast("Any", None), asking)]
+    ask_for_client_certificates(listeners, ask=False)
+    first = shake_hands(asking, context)
+    assert is_resumed(asking, context, first)
+    ask_for_client_certificates(listeners, ask=True)
+    assert not is_resumed(asking, context, first)
+    asking.replace(load(certificate))
+    assert not is_resumed(asking, context, first)
+    assert shown(connect(asking, context, first.session)[1]) == der(certificate)
 
 
 @pytest.mark.parametrize("newest", VERSIONS)
