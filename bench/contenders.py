@@ -22,6 +22,9 @@ REALM, AUDIENCE = "postd", "https://posts.example"
 ORIGIN = "http://127.0.0.1"
 """The origin in the load generator's requests: the URLs of DPoP proofs begin with it."""
 
+TLS_BESIDE = "127.0.0.2"
+"""The address of the port with TLS, of a server that has another one without."""
+
 PYTHON_PEERS = ("falcon", "blacksheep", "fastapi", "flask")
 """The peers among which a row's best Python peer is found. The one with a group commit has a column of its own."""
 
@@ -30,10 +33,23 @@ PYTHON_PEERS = ("falcon", "blacksheep", "fastapi", "flask")
 
 
 def postd_command(port: int) -> list[str]:
-    listen = f"tcp:{port}:interface=127.0.0.1"
-    return [command_of_this_python("twistd"), "-n", "--pidfile=", "postd", "-c", "postd.toml", "-l", listen]
+    return postd_listening(f"tcp:{port}:interface=127.0.0.1")
 
 
+def postd_tls_command(port: int, address: str = "127.0.0.1") -> list[str]:
+    return postd_listening(f"ssl:{port}:interface={address}:privateKey=key.pem:certKey=cert.pem")
+
+
+def postd_both_command(port: int) -> list[str]:
+    """Return the command line of a server without TLS, and with TLS at another address."""
+    return [*postd_command(port), "-l", postd_tls_command(port, TLS_BESIDE)[-1]]
+
+
+def postd_listening(endpoint: str) -> list[str]:
+    return [command_of_this_python("twistd"), "-n", "--pidfile=", "postd", "-c", "postd.toml", "-l", endpoint]
+
+
+POSTD_COMMANDS = (postd_command, postd_tls_command, postd_both_command)
 POSTD = Server("postd", postd_command, "postd.db")
 POSTD_NO_LOG = replace(POSTD, settings="[log]\naccess = false")
 POSTD_PROTECTED = replace(
@@ -45,6 +61,8 @@ POSTD_BEARER = replace(
     POSTD, settings=f'[api]\nread = ["bearer"]\n[[bearer]]\nissuer = "ISSUER"\naudience = "{AUDIENCE}"\n'
 )
 POSTD_DPOP = replace(POSTD_BEARER, settings=f'public_url = "{ORIGIN}"\n{POSTD_BEARER.settings}dpop = "require"\n')
+POSTD_TLS = replace(POSTD, command=postd_tls_command, tls=True)
+POSTD_BOTH = replace(POSTD, command=postd_both_command)
 ONE_WORKER = replace(POSTD, name="one", cores=ALL_CORES, load_cores=ALL_CORES)
 ON_SQLITE = replace(POSTD, name="sqlite")
 ON_REDIS = Server("redis", postd_command, settings='store = "redis+unix://redis.sock"')
@@ -118,6 +136,18 @@ def stock_site(kind: str) -> Server:
 
 
 # --- The others
+
+
+def with_tls(server: Server, *options: str) -> Server:
+    """Return a peer with TLS: its command with these options, or nginx."""
+    if server.static:
+        listen = "listen 127.0.0.1:PORT ssl; ssl_certificate cert.pem; ssl_certificate_key key.pem;"
+        return replace(server, settings=server.settings.replace("listen 127.0.0.1:PORT;", listen), tls=True)
+    return replace(server, command=lambda port: [*server.command(port), *options], tls=True)
+
+
+GRANIAN_TLS = ("--ssl-certificate", "cert.pem", "--ssl-keyfile", "key.pem")
+UVICORN_TLS = ("--ssl-certfile", "cert.pem", "--ssl-keyfile", "key.pem")
 
 
 def fastify_command(options: tuple[str, ...], port: int) -> list[str]:

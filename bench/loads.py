@@ -40,7 +40,14 @@ def load(
     if seconds == 0:
         return Load(0, 0.0, 0.0)
     command = ["taskset", "-c", server.load_cores, "wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s"]
-    command += ["--timeout", "10s", *options, f"http://127.0.0.1:{port}/post", "--", *script_arguments]
+    command += [
+        "--timeout",
+        "10s",
+        *options,
+        f"{'https' if server.tls else 'http'}://127.0.0.1:{port}/post",
+        "--",
+        *script_arguments,
+    ]
     run = subprocess.run(
         command,
         capture_output=True,

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from bench.contenders import (
     BASELINE,
+    GRANIAN_TLS,
     GROUP,
     GROUP_PAGED,
     NCHAN,
@@ -17,20 +18,24 @@ from bench.contenders import (
     ONE_WORKER,
     POSTD,
     POSTD_BEARER,
+    POSTD_BOTH,
+    POSTD_COMMANDS,
     POSTD_DPOP,
     POSTD_NO_LOG,
     POSTD_PROTECTED,
+    POSTD_TLS,
     POSTD_TOKEN,
     POSTD_WITH_USERS,
     TWO_WORKERS,
+    UVICORN_TLS,
     blacksheep,
     falcon,
     fastapi,
     fastify,
     flask,
     nginx,
-    postd_command,
     stock_site,
+    with_tls,
     with_workers,
 )
 from bench.cpu import measure_cpu, measure_cpu_on_redis
@@ -52,6 +57,7 @@ from bench.logins import (
     session_fields,
 )
 from bench.servers import ROOT, Server
+from bench.tls import measure_connections, measure_handshakes, measure_reads_beside
 from bench.workloads import (
     LONG_LIST,
     SHORT_LIST,
@@ -131,7 +137,7 @@ def beside_itself(row: Row, before: Path) -> Row:
     """Return a row with the postd servers of another row, each beside the same server of the checkout `before`."""
     contenders, ratios = [], []
     for now in row.contenders:
-        if now.server.command is postd_command and now.measure is not measure_hash:
+        if now.server.command in POSTD_COMMANDS and now.measure is not measure_hash:
             then = replace(now, name=f"{now.name} before", server=replace(now.server, tree=before))
             contenders += [now, then]
             ratios.append((now.name, then.name))
@@ -156,6 +162,15 @@ _HELLO = (
     fastify("log"),
 )
 """The peers for start time and idle memory; for FastAPI, the first example of its documentation."""
+_TLS = (
+    POSTD_TLS,
+    with_tls(falcon(), *GRANIAN_TLS),
+    with_tls(blacksheep(), *GRANIAN_TLS),
+    with_tls(fastapi(), *UVICORN_TLS),
+    with_tls(fastify("log"), "tls"),
+    with_tls(nginx()),
+)
+"""postd and its peers with TLS."""
 
 ROWS = {
     "get20": side_by_side(measure_get20, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), nginx()),
@@ -184,6 +199,9 @@ ROWS = {
     ),
     "post": side_by_side(measure_post, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), GROUP),
     "mixed": side_by_side(measure_mixed, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), GROUP),
+    "tls": side_by_side(measure_get20, *_TLS),
+    "tls-connections": side_by_side(measure_connections, *_TLS),
+    "tls-handshakes": side_by_side(measure_handshakes, *_TLS, measurements=2),
     "list100k": side_by_side(
         measure_list100k,
         POSTD,
@@ -289,6 +307,16 @@ ROWS = {
             Contender("bearer", measure_bearer, POSTD_BEARER),
         ],
         [("basic", "open"), ("digest", "open"), ("session", "open"), ("token", "open"), ("bearer", "open")],
+    ),
+    "tls-plain": Row(
+        [Contender("tls", measure_get20, POSTD_TLS), Contender("plain", measure_get20, POSTD)], [("tls", "plain")]
+    ),
+    "beside-handshakes": Row(
+        [
+            Contender("300 a second", partial(measure_reads_beside, 300), POSTD_BOTH),
+            Contender("none", partial(measure_reads_beside, 0), POSTD_BOTH),
+        ],
+        [("300 a second", "none")],
     ),
     "dpop": Row(
         [Contender("dpop", measure_dpop, POSTD_DPOP), Contender("bearer", measure_bearer, POSTD_BEARER)],

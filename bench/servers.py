@@ -5,14 +5,22 @@ import os
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVER_CORE, LOAD_CORE = 0, 1
@@ -42,6 +50,8 @@ class Server:
     settings_file: str = "postd.toml"
     static: bool = False
     """Whether it sends files only: the responses, which are written to its folder."""
+    tls: bool = False
+    """Whether it has TLS, with `key.pem` and `cert.pem` of its folder."""
     tree: Path = ROOT
     """The checkout with the code to run."""
     cores: str = str(SERVER_CORE)
@@ -77,6 +87,8 @@ def running(server: Server, folder: Path, pause_s: float = PAUSE_S) -> Iterator[
     """
     port = free_port()
     (folder / server.settings_file).write_text(server.settings.replace("PORT", str(port)))
+    if server.tls:
+        write_certificate(folder)
     # pip compiles the packages that it installs; without this, each start would compile those of a checkout.
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     log = folder / f"{server.name}.log"
@@ -110,7 +122,11 @@ def wait_until_ready(server: Server, process: subprocess.Popen[bytes], port: int
             raise BenchError(f"{server.name} exited at start: {last_line(log)}")
         with suppress(OSError, http.client.HTTPException):
             # Not the list, whose first request is measured. The response is 503 until the store is open.
-            if ask(port, "GET", "/post/1").status in {HTTPStatus.OK, HTTPStatus.NOT_FOUND, HTTPStatus.UNAUTHORIZED}:
+            if ask(port, "GET", "/post/1", tls=server.tls).status in {
+                HTTPStatus.OK,
+                HTTPStatus.NOT_FOUND,
+                HTTPStatus.UNAUTHORIZED,
+            }:
                 return
         time.sleep(pause_s)
     raise BenchError(f"{server.name} did not answer within {READY_S} s: {last_line(log)}")
@@ -132,12 +148,34 @@ def last_line(log: Path) -> str:
     return (log.read_text(errors="replace").splitlines() or ["(no output)"])[-1]
 
 
-def ask(port: int, method: str, path: str, body: str | None = None, *fields: str) -> Response:
+def ask(port: int, method: str, path: str, body: str | None = None, *fields: str, tls: bool = False) -> Response:
     """Make a request with header fields ("Name: value"), and return the response."""
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_S)) as connection:
+    kind = partial(http.client.HTTPSConnection, context=unverified()) if tls else http.client.HTTPConnection
+    with closing(kind("127.0.0.1", port, timeout=REQUEST_S)) as connection:
         connection.request(method, path, body, dict(field.split(": ", 1) for field in fields if field))
         response = connection.getresponse()
         return Response(response.status, response.headers, response.read())
+
+
+@cache
+def unverified() -> ssl.SSLContext:
+    """Return the settings of a TLS client that accepts any certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def write_certificate(folder: Path) -> None:
+    """Write an ECDSA key (P-256), and a certificate for localhost that it has signed."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - timedelta(days=1)).not_valid_after(now + timedelta(days=30))
+    encoding = serialization.Encoding.PEM
+    sealed = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    (folder / "key.pem").write_bytes(key.private_bytes(encoding, *sealed))
+    (folder / "cert.pem").write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(encoding))
 
 
 def command_of_this_python(name: str) -> str:

@@ -50,7 +50,7 @@ def posts_up_to(length: int) -> list[dict[str, object]]:
 
 
 def add_post(server: Server, port: int, text: str) -> None:
-    answer = ask(port, "POST", "/post", json.dumps({"post": text}), JSON)
+    answer = ask(port, "POST", "/post", json.dumps({"post": text}), JSON, tls=server.tls)
     if (answer.status, answer.body) != (HTTPStatus.CREATED, ADDED.encode()):
         raise BenchError(f"{server.name}: POST /post answered {answer.status} {answer.body[:200]!r}")
 
@@ -72,7 +72,7 @@ def serving_short_list(server: Server, folder: Path) -> Iterator[Address]:
 
 def check_list(server: Server, port: int, length: int, *fields: str) -> bytes:
     """Check that the list is right byte for byte; return it."""
-    answer = ask(port, "GET", "/post", None, *fields)
+    answer = ask(port, "GET", "/post", None, *fields, tls=server.tls)
     if answer.status != HTTPStatus.OK or answer.body.rstrip(b"\n") != encode(posts_up_to(length)):
         raise BenchError(f"{server.name}: GET /post answered {answer.status} with another list: {answer.body[:200]!r}")
     return answer.body

@@ -29,8 +29,8 @@ from postd.net.tls import Certificate
 from postd.net.transports import Poller, TCPTransport
 from postd.reactor import IReactor
 
-HANDSHAKES_PER_TURN = 2
-"""How many connections go on with their handshake in one turn of the reactor: one takes as long as ten short reads."""
+HANDSHAKES_PER_TURN = 4
+"""How many connections go on with their handshake in one turn of the reactor, in less than a millisecond."""
 
 RECORD_BYTES = 16 * 1024
 """The most that a record holds. OpenSSL reads one at a time, so that nothing is left in it that epoll does not see."""

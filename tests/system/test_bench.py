@@ -69,6 +69,7 @@ def short_wrk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("p99,list100k", "postd"),
         ("page,pages-mixed", "fastify,blacksheep+group"),
         ("tail,start,idle", "falcon"),
+        ("tls,tls-connections,tls-handshakes", "postd,nginx"),
         ("start", "fastapi"),
     ],
 )
@@ -104,9 +105,14 @@ def test_live_changes_are_measured(server: Server, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.usefixtures("short_wrk")
 def test_postd_is_measured_beside_another_checkout() -> None:
-    result = run_bench("--rows", "page,signin-bounds", "--before", str(RUN.parent.parent))
+    result = run_bench("--rows", "page,signin-bounds,beside-handshakes", "--before", str(RUN.parent.parent))
     assert result.returncode == 0, result.stderr
-    for word in ("postd / postd before", "signin / signin before", "no logins / no logins before"):
+    for word in (
+        "postd / postd before",
+        "signin / signin before",
+        "no logins / no logins before",
+        "none / none before",
+    ):
         assert word in result.stdout
 
 

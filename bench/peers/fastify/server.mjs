@@ -1,6 +1,7 @@
 // The post API as a Fastify user writes it: schemas for what comes in, better-sqlite3, pino's log, @fastify/etag.
-// Usage: server.mjs PORT [log] [etag] [pages]
+// Usage: server.mjs PORT [log] [etag] [pages] [tls]
 
+import { readFileSync } from 'node:fs'
 import etag from '@fastify/etag'
 import Database from 'better-sqlite3'
 import Fastify from 'fastify'
@@ -31,7 +32,8 @@ const querystring = {
 }
 const params = { type: 'object', properties: { id: { type: 'integer' } } }
 
-const server = Fastify({ logger: options.includes('log') })
+const https = options.includes('tls') ? { key: readFileSync('key.pem'), cert: readFileSync('cert.pem') } : null
+const server = Fastify({ logger: options.includes('log'), https })
 if (options.includes('etag')) await server.register(etag)
 
 // A response schema would write faster, but not what the API asks for: an indentation of two spaces.

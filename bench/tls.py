@@ -1,0 +1,112 @@
+"""Workloads over TLS, beside those of `workloads`."""
+
+import multiprocessing
+import os
+import socket
+import ssl
+import time
+from contextlib import closing, suppress
+from multiprocessing.synchronize import Event
+from pathlib import Path
+from statistics import median
+
+from bench.contenders import TLS_BESIDE
+from bench.cpu import total_cpu_s
+from bench.loads import load, percentile
+from bench.open_loop import OpenLoop, random_moments
+from bench.servers import LOAD_CORE, REQUEST_S, Address, BenchError, Server, unverified, write_certificate
+from bench.workloads import SHORT_LIST, Duration, check_list, serving_short_list
+
+CLOSING = "Connection: close"
+REQUEST = f"GET /post HTTP/1.1\r\nHost: 127.0.0.1\r\n{CLOSING}\r\n\r\n".encode()
+READS_PER_SECOND = 1000
+
+
+def measure_connections(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    """Load the server with requests that have a connection of their own each; wrk resumes its session if it can."""
+    with serving_short_list(server, folder) as address:
+        check_list(server, address.port, SHORT_LIST)
+        load(server, address.port, duration.warm_up_s, ["-H", CLOSING])
+        return {"connections/s": load(server, address.port, duration.measured_s, ["-H", CLOSING]).per_second}
+
+
+def measure_handshakes(server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    """Measure the CPU time of the server for a connection with one request, with the whole handshake, and resumed.
+
+    The connections are made one after the other: the client needs more time for each than the server.
+    """
+    with serving_short_list(server, folder) as address:
+        check_list(server, address.port, SHORT_LIST)
+        return {
+            "full µs": cpu_of(server, address, duration.measured_s, resumes=False),
+            "resumed µs": cpu_of(server, address, duration.measured_s, resumes=True),
+        }
+
+
+def cpu_of(server: Server, address: Address, seconds: int, *, resumes: bool) -> float:
+    """Return the microseconds of a connection; infinite if the server does not resume sessions."""
+    session = connect(server, address, None)
+    before, count = total_cpu_s(address.pid), 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if connect(server, address, session if resumes else None) is None:
+            return float("inf")
+        count += 1
+    return (total_cpu_s(address.pid) - before) / count * 1e6
+
+
+def connect(server: Server, address: Address, session: ssl.SSLSession | None) -> ssl.SSLSession | None:
+    """Make a connection and a request, and close it; return its session, None if it has not resumed that one."""
+    plain = socket.create_connection(("127.0.0.1", address.port), timeout=REQUEST_S)
+    with unverified().wrap_socket(plain, session=session) as connection:
+        connection.sendall(REQUEST)
+        received = b""
+        with suppress(ssl.SSLEOFError):  # an end without close_notify
+            while piece := connection.recv(65536):
+                received += piece
+        if not received.startswith(b"HTTP/1.1 200 "):
+            raise BenchError(f"{server.name}: GET /post was answered with {received[:200]!r}")
+        return connection.session if session is None or connection.session_reused else None
+
+
+def measure_reads_beside(per_second: int, server: Server, folder: Path, duration: Duration) -> dict[str, float]:
+    """Measure reads on the port without TLS, while so many handshakes a second are begun on the other port."""
+    write_certificate(folder)
+    with serving_short_list(server, folder) as address:
+        body = check_list(server, address.port, SHORT_LIST)
+        load(server, address.port, duration.warm_up_s)
+        ended = multiprocessing.Event()
+        beginning = multiprocessing.Process(target=begin_handshakes, args=(address.port, per_second, ended))
+        beginning.start()
+        try:
+            measured = OpenLoop(server.name, address.port, "/post", body).ask(READS_PER_SECOND, duration.measured_s)
+        finally:
+            ended.set()
+            beginning.join()
+        if beginning.exitcode:
+            raise BenchError(f"{server.name}: a handshake was not answered")
+    return {
+        "p99 ms": percentile(measured.latency_s, 99) * 1000,
+        "p50 ms": median(measured.latency_s) * 1000,
+        "ms, client's own": percentile(measured.own_s, 99) * 1000,
+    }
+
+
+def begin_handshakes(port: int, per_second: int, ended: Event) -> None:
+    """Send the same ClientHello at random moments, each on a connection of its own, and wait for the answer.
+
+    The work of the server is that of a whole handshake but for the client's last message; the client has none.
+    """
+    os.sched_setaffinity(0, {LOAD_CORE})
+    outgoing = ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        unverified().wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
+    hello = outgoing.read()
+    start = time.monotonic()
+    for due in random_moments(per_second, 3600) if per_second else ():
+        if ended.wait(max(0, start + due - time.monotonic())):
+            return
+        with closing(socket.create_connection((TLS_BESIDE, port), timeout=REQUEST_S)) as connection:
+            connection.sendall(hello)
+            if not connection.recv(65536):
+                raise BenchError("a handshake was not answered")
