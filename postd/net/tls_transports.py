@@ -70,7 +70,14 @@ class TLSPoller(Poller):
 
 
 class TLSSocket:
-    """A socket whose output OpenSSL encrypts; with the same methods as a plain socket, and its errors."""
+    """A socket whose output OpenSSL encrypts; with the same methods as a plain socket, and its errors.
+
+    Attributes:
+        is_blocked: whether the kernel has not accepted all of the last record. The next output must begin with the same
+            bytes, and OpenSSL must not read: to answer a second KeyUpdate it would try to send another record.
+    """
+
+    is_blocked = False
 
     def __init__(self, plain: socket, tls: SSL.Connection) -> None:
         self._plain = plain
@@ -80,13 +87,21 @@ class TLSSocket:
         return getattr(self._plain, name)
 
     def send(self, data: bytes | memoryview) -> int:
-        """Send data; after `BlockingIOError` the next output must begin with the same bytes."""
+        sent = 0
+        self.is_blocked = False
         try:
-            return self._tls.send(data)
+            if len(data) <= RECORD_BYTES:
+                return self._tls.send(data)
+            data = memoryview(data)[:SENT_MAX_BYTES]
+            while sent < len(data):
+                sent += self._tls.send(data[sent : sent + RECORD_BYTES])  # of more, it sends one record, too
         except (SSL.WantWriteError, SSL.WantReadError):
-            raise BlockingIOError(EAGAIN, "OpenSSL cannot send now") from None
+            self.is_blocked = True
+            if not sent:
+                raise BlockingIOError(EAGAIN, "OpenSSL cannot send now") from None
         except SSL.Error:
             raise BrokenPipeError(EPIPE, "OpenSSL cannot send any more") from None
+        return sent
 
     def sendmsg(self, pieces: Sequence[bytes | memoryview]) -> int:
         """Send some of the pieces."""
@@ -138,9 +153,8 @@ class TLSTransport(TCPTransport):
     def handle(self, event: int) -> None:
         if self._is_shaking_hands and event & EPOLLIN and not self._poller.may_shake_hands(self):
             return
-        if self._reads_when_writable and event & (EPOLLOUT | EPOLLERR | EPOLLHUP):
-            self._reads_when_writable = False
-            self._poll_for(self._events | EPOLLIN)
+        if self._reads_when_writable and event & (EPOLLOUT | EPOLLERR | EPOLLHUP) and not self._is_blocked():
+            self._read_again()
             event |= EPOLLIN
         super().handle(event)
 
@@ -154,15 +168,24 @@ class TLSTransport(TCPTransport):
         self._reads_when_writable = False
         super().stopReading()
 
+    def _is_blocked(self) -> bool:
+        return not self._is_shaking_hands and self.socket.is_blocked
+
     def _wait_until_writable(self) -> None:
         """Wait to read: OpenSSL has to send first, such as an answer to KeyUpdate while the client reads nothing."""
         self._poll_for(self._events & ~EPOLLIN | EPOLLOUT)
         self._reads_when_writable = True
 
+    def _read_again(self) -> None:
+        self._reads_when_writable = False
+        self._poll_for(self._events | EPOLLIN)
+
     def doRead(self) -> Any:
         try:
             if self._is_shaking_hands:
                 self._shake_hands()
+            elif self.socket.is_blocked:
+                raise SSL.WantWriteError  # noqa: TRY301 - as if OpenSSL had tried
             data = self._tls.recv(RECORD_BYTES)
         except SSL.WantReadError:
             return None
@@ -199,8 +222,10 @@ class TLSTransport(TCPTransport):
     def send(self) -> None:
         if self._is_shaking_hands:
             self._is_queued = False
-        else:
-            super().send()
+            return
+        super().send()
+        if self._reads_when_writable and not self.disconnected and not self.socket.is_blocked:
+            self._read_again()
 
     def doWrite(self) -> Any:
         reason = super().doWrite()

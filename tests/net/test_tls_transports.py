@@ -553,6 +553,17 @@ def test_thousands_of_tiny_writes_are_sent_in_order_in_few_records(one: TLSConne
     assert read[other:] == b"".join(b"%05d" % number for number in range(5000))
 
 
+@each("method", ["write", "writeSequence"])
+def test_all_records_that_the_kernel_accepts_are_sent_at_once(connect: ConnectTLS, method: str) -> None:
+    one = connect()
+    written = bytes(3 * RECORD_BYTES)
+    getattr(one.transport, method)(written if method == "write" else [written])
+    assert len(one.read()) == len(written)
+    one.write(bytes(SENT_MAX_BYTES - 1000))
+    one.reactor.run_calls()
+    assert len(one.read()) == SENT_MAX_BYTES - 1000
+
+
 def test_client_that_keeps_up_gets_so_much_in_one_turn(one: TLSConnection) -> None:
     sent: list[int] = []
 
