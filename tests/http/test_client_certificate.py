@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from twisted.internet.interfaces import IProtocolFactory
+from OpenSSL import SSL
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IProtocolFactory
 from twisted.internet.task import Clock
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.web.resource import Resource
+from zope.interface import implementer
 
 from postd.http.stock_request import adapt
 from postd.net.endpoints import read_certificate
@@ -38,11 +40,22 @@ class Shows(Resource):
         return b""
 
 
+@implementer(IOpenSSLServerConnectionCreator)
+class StockTLS:
+    """Makes the connections of a certificate for Twisted's own TLS, which has them in memory."""
+
+    def __init__(self, certificate: Certificate) -> None:
+        self._certificate = certificate
+
+    def serverConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:
+        return self._certificate.accept(None)
+
+
 @pytest.fixture
 def asking(certificate: tuple[Path, Path]) -> Certificate:
     key, cert = certificate
     asking = read_certificate(f"ssl:0:privateKey={key}:certKey={cert}", "listen")
-    asking.asks_clients = True
+    asking.ask_clients(ask=True)
     return asking
 
 
@@ -59,7 +72,7 @@ def send(factory: IProtocolFactory, listener: Certificate, data: bytes, *, shows
         context.load_cert_chain(shows[1], shows[0])
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(incoming, outgoing)
-    server: Any = TLSMemoryBIOFactory(listener, False, factory, Clock()).buildProtocol(None)  # noqa: FBT003 - Twisted's
+    server: Any = TLSMemoryBIOFactory(StockTLS(listener), False, factory, Clock()).buildProtocol(None)  # noqa: FBT003 - Twisted's
     transport = MemoryTransport()
     transport.protocol = server
     server.makeConnection(transport)
