@@ -24,6 +24,7 @@ from postd.cli.post_lines import LINE_MAX_BYTES, decode_post
 from postd.client.responses import decode_problem
 from postd.daemon.log import FORMATS
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
+from postd.protocol.cbor import measure_cbor
 from postd.protocol.certificate import decode_client_cert
 from postd.protocol.challenge import decode_challenges
 from postd.protocol.digest import (
@@ -41,6 +42,7 @@ from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.protocol.jwk import KeySetError, decode_key_set
 from postd.protocol.jwt import TokenError, decode_jwt
 from postd.protocol.password import PASSWORD_MAX_CHARS, normalize
+from postd.protocol.webauthn import RelyingParty, WebAuthnError, decode_assertion
 from tests.cases import each
 from tests.helpers import IS_THOROUGH, InMemoryApi
 from tests.issuer import Key, Prover, b64
@@ -349,6 +351,12 @@ def decode_problem_fields(text: bytes) -> None:
 
 
 SHOWN = decode_digest_response(Proof(nonce="x").headers()["Authorization"].removeprefix(b"Digest "))
+
+
+def decode_passkey(text: bytes) -> object:
+    return decode_assertion(text.decode("latin-1"), RelyingParty("https://posts.example", "posts.example", "postd"))
+
+
 DECODERS: Sequence[tuple[Callable[[bytes], object], int, Sequence[bytes], Sequence[bytes]]] = (
     (lambda text: choose_challenge(decode_challenges([text])), 16 * KIB, (b"Digest ", b'a b="', b"a b=c,"), (b"A, ",)),
     (
@@ -364,6 +372,8 @@ DECODERS: Sequence[tuple[Callable[[bytes], object], int, Sequence[bytes], Sequen
     (quietly(lambda text: decode_jwt(text.decode("latin-1")), TokenError), 8 * KIB, (b"eyJhIjox",), (b"W1tb",)),
     (lambda text: decode_client_cert([text]), 8 * KIB, (b":", b":MII"), ()),
     (quietly(decode_post, ValueError), LINE_MAX_BYTES, (b'{"id":1,"post":"', b"["), (b'{"a":', b'"a":1,', b"1,")),
+    (quietly(measure_cbor, ValueError), 8 * KIB, (b"\x99\xff\xff", b"\x9b" + b"\xff" * 8), (b"\x81", b"\x80", b"\xa1")),
+    (quietly(decode_passkey, WebAuthnError), 8 * KIB, (b'{"id":"', b"["), (b'{"a":', b'"a":1,')),
 )
 DECODER_NAMES = (
     "challenges",
@@ -375,6 +385,8 @@ DECODER_NAMES = (
     "jwt",
     "client cert",
     "post line",
+    "CBOR",
+    "passkey",
 )
 
 
