@@ -165,8 +165,9 @@ class Events:
         self.leave(subscriber)
         request = subscriber.request
         request.responder = None
-        request.unregisterProducer()
-        request.finish()
+        if request.channel is not None:  # else the connection is lost
+            request.unregisterProducer()
+            request.finish()
 
     def leave(self, subscriber: "_Subscriber") -> None:
         """Forget a subscriber whose stream has ended, or whose client is gone."""
@@ -215,6 +216,9 @@ class Events:
         except BaseException:  # its client is gone
             self.leave(subscriber)
             raise
+        if request.channel is None:  # its connection was lost in a write
+            self.leave(subscriber)
+            return
         subscriber.is_waiting = True
         request.responder = subscriber
 
