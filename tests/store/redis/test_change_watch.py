@@ -1,10 +1,12 @@
 """Watching the change log in Redis; a second store stands for another node."""
 
+from pathlib import Path
+
 import pytest
 from pytest_twisted import ensureDeferred
 
 from postd.errors import StoreUnavailableError
-from tests.redis_server import RedisServer
+from tests.redis_server import RedisServer, Sentinel
 from tests.store.contract import check_changes_are_noticed
 from tests.store.failing import Log, connected, serves_again, wait_until
 
@@ -16,6 +18,17 @@ async def test_changes_are_noticed_by_the_waiting_command_alone(
     monkeypatch.setattr("postd.store.redis.reconnecting._CHECKS_PER_ROLE_CHECK", 10**9)
     async with connected(lasting.url) as here, connected(lasting.url) as there:
         await check_changes_are_noticed(here, there)
+
+
+@ensureDeferred
+async def test_changes_are_noticed_on_the_primary_that_a_sentinel_names(
+    server: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("postd.store.redis.reconnecting._CHECKS_PER_ROLE_CHECK", 10**9)
+    with Sentinel(tmp_path / "sentinel", server.port) as sentinel:
+        url = f"redis+sentinel://127.0.0.1:{sentinel.port}/main"
+        async with connected(url) as here, connected(url) as there:
+            await check_changes_are_noticed(here, there)
 
 
 @ensureDeferred
