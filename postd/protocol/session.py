@@ -27,6 +27,9 @@ class Session(Struct, frozen=True):
     For its user: when the user last proved who they are, by a password or a passkey or at the provider; the address,
     the browser, in words, and the scheme of the sign-in. They are 0 and empty if they are not known.
 
+    Of a session that a browser binds to its device: the public key, a JWK in JSON, and the time of the first request
+    with a proof of it. From then on the session is bound; before, the browser may have dropped its key.
+
     New fields go to the end, with a default: stored sessions lack them.
     """
 
@@ -44,6 +47,28 @@ class Session(Struct, frozen=True):
     address: str = ""
     browser: str = ""
     scheme: str = ""
+    device_key: str = ""
+    bound: float = 0.0
+
+
+class BindingTimes(Struct, frozen=True):
+    """How long what binds a session to a device is accepted, in seconds.
+
+    Args:
+        proof_s: the age of a proof.
+        stream_s: the age of the proof of an event stream.
+        challenge_s: the age of a challenge. One that comes with a proof is accepted for so long after the proof.
+        grace_s: the age of a session whose cookie still is enough, without a proof, if no proof was seen earlier.
+        on_their_way_s: how long requests may take that were sent without a proof, before there was one.
+        skew_s: how far clocks of servers and browsers may differ.
+    """
+
+    proof_s: float = 600.0
+    stream_s: float = 900.0
+    challenge_s: float = 300.0
+    grace_s: float = 60.0
+    on_their_way_s: float = 5.0
+    skew_s: float = 60.0
 
 
 def make_session_id() -> str:

@@ -425,6 +425,22 @@ class LoginStore(CredentialStore, Protocol):
             fingerprint: the new one of an account of this server whose password was changed; None for no change.
         """
 
+    async def register_device(self, id_hash: bytes, key: str) -> bool:
+        """Store the public key that a session is to be bound to, in one step for all workers and nodes.
+
+        Returns:
+            False if it has another key, or has ended.
+        """
+
+    async def bind_session(self, id_hash: bytes, *, bound: float) -> None:
+        """Note the first request with a proof of a session's key, and that its user has had a bound session.
+
+        Without effect if the session has no key, was bound earlier, or has ended.
+        """
+
+    async def was_bound(self, username: str) -> bool:
+        """Return whether any session of a user was bound, even one that has ended."""
+
     async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
         """End sessions; return how many there were."""
 

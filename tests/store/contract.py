@@ -1536,6 +1536,7 @@ class LoginStoreContract(CredentialStoreContract):
                 replace(make_session(), authenticated=NOW + 1 / 3, address="2001:db8::1", browser="Firefox on Linux"),
                 replace(make_session(), scheme="passkey"),
                 replace(make_session(), browser='\u202e "\n'),
+                Session("bob", b"p", NOW, NOW, NOW, NOW, device_key='{"kty":"EC"}', bound=NOW + 1 / 3),
             ]
         ):
             assert await store.get_session(id_hash_of(number)) is None
@@ -1652,6 +1653,42 @@ class LoginStoreContract(CredentialStoreContract):
         await store.renew_session(id_hash_of(2), seen=NOW, expires=NOW + 9)
         assert await store.get_session(id_hash_of(1)) is None
         assert await store.list_sessions() == []
+
+    @ensureDeferred
+    async def test_session_gets_one_key(self, store: LoginStore) -> None:
+        await store.add_session(id_hash_of(1), make_session())
+        assert (
+            await gatherResults([started(store.register_device(id_hash_of(1), "one")) for _ in range(3)]) == [True] * 3
+        )
+        assert not await store.register_device(id_hash_of(1), "other")
+        assert await store.get_session(id_hash_of(1)) == replace(make_session(), device_key="one")
+        assert not await store.register_device(id_hash_of(2), "one")
+        assert await store.get_session(id_hash_of(2)) is None
+
+    @ensureDeferred
+    async def test_first_proof_binds_a_session_with_a_key(self, store: LoginStore) -> None:
+        for number in (1, 2):
+            await store.add_session(id_hash_of(number), make_session(f"user{number}"))
+        await store.register_device(id_hash_of(1), "key")
+        for number in (1, 2, 3):
+            for later in (1 / 3, 2):
+                await store.bind_session(id_hash_of(number), bound=NOW + later)
+        bound = replace(make_session("user1"), device_key="key", bound=NOW + 1 / 3)
+        assert await store.get_session(id_hash_of(1)) == bound
+        assert await store.get_session(id_hash_of(2)) == make_session("user2")
+        assert await store.get_session(id_hash_of(3)) is None
+        await store.renew_session(id_hash_of(1), seen=NOW + 60, expires=NOW + 1860)
+        assert await store.get_session(id_hash_of(1)) == replace(bound, seen=NOW + 60, expires=NOW + 1860)
+
+    @ensureDeferred
+    async def test_user_stays_one_who_had_a_bound_session(self, store: LoginStore) -> None:
+        await store.add_session(id_hash_of(1), make_session("jürgen"))
+        await store.register_device(id_hash_of(1), "key")
+        assert not await store.was_bound("jürgen")
+        await store.bind_session(id_hash_of(1), bound=NOW)
+        await store.delete_all_sessions()
+        assert await store.was_bound("jürgen")
+        assert not await store.was_bound("alice")
 
     @ensureDeferred
     async def test_deletion_of_sessions_returns_their_number(self, store: LoginStore) -> None:
@@ -2039,6 +2076,23 @@ class LastingLoginStoreContract(LoginStoreContract):
             assert len(await store.list_sessions()) == 10
             found = [await store.get_session(id_hash_of(n)) is not None for n in range(60)]
             assert found.count(True) == 10
+        await here.stop()
+        await there.stop()
+
+    @ensureDeferred
+    async def test_stores_on_one_place_give_a_session_one_key(self, make_store: MakeLoginStore) -> None:
+        stores = here, there = await open_store(make_store), await open_store(make_store)
+        for n in range(5):
+            await here.add_session(id_hash_of(n), make_session())
+            assert await there.get_session(id_hash_of(n)) == make_session()  # which is in its cache
+            registering = [started(store.register_device(id_hash_of(n), f"key {k}")) for k, store in enumerate(stores)]
+            won = await gatherResults(registering)
+            assert sorted(won) == [False, True]
+            await stores[n % 2].bind_session(id_hash_of(n), bound=NOW)
+            for store in stores:
+                found = await store.get_session(id_hash_of(n))
+                assert found == replace(make_session(), device_key=f"key {won.index(True)}", bound=NOW)
+                assert await store.was_bound("alice")
         await here.stop()
         await there.stop()
 

@@ -84,6 +84,7 @@ class MemoryLogins(MemoryCredentials):
         self._sessions_of: dict[str, set[bytes]] = {}
         self._sessions_at: dict[tuple[bytes, str, str], set[bytes]] = {}
         self._session_expiries = ExpiryQueue()
+        self._bound_accounts: set[str] = set()
         self._nonce_counts: dict[bytes, set[int]] = {}
         self._nonce_expiries = ExpiryQueue()
         self._proofs: dict[bytes, float] = {}  # with their expiries
@@ -174,6 +175,25 @@ class MemoryLogins(MemoryCredentials):
         if session is not None:
             kept = session.fingerprint if fingerprint is None else fingerprint
             self._sessions[id_hash] = replace(session, authenticated=authenticated, fingerprint=kept)
+
+    async def register_device(self, id_hash: bytes, key: str) -> bool:
+        self._begin("write")
+        session = self._sessions.get(id_hash)
+        if session is None or session.device_key not in ("", key):
+            return False
+        self._sessions[id_hash] = replace(session, device_key=key)
+        return True
+
+    async def bind_session(self, id_hash: bytes, *, bound: float) -> None:
+        self._begin("write")
+        session = self._sessions.get(id_hash)
+        if session is not None and session.device_key and not session.bound:
+            self._sessions[id_hash] = replace(session, bound=bound)
+            self._bound_accounts.add(session.username)
+
+    async def was_bound(self, username: str) -> bool:
+        self._begin("read")
+        return username in self._bound_accounts
 
     async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
         self._begin("write")

@@ -30,6 +30,8 @@ _USE_PROOF = load_script("use_proof", writes=True)
 _ADD_SESSION = load_script("add_session", writes=True)
 _PROVE_SESSION = load_script("prove_session", writes=True)
 _RENEW_SESSION = load_script("renew_session", writes=True)
+_REGISTER_DEVICE = load_script("register_device", writes=True)
+_BIND_SESSION = load_script("bind_session", writes=True)
 _DELETE_SESSIONS = load_script("delete_sessions", writes=True)
 _DELETE_SESSIONS_OF = load_script("delete_sessions_of", writes=True)
 _END_SESSIONS_AT = load_script("end_sessions_at", writes=True)
@@ -85,7 +87,8 @@ class RedisLogins(StorePart[RedisDatabase]):
         provided = (session.shown_name, session.provider, session.subject, session.sid)
         authenticated = repr(session.authenticated) if session.authenticated else ""
         shown = (authenticated, session.address, session.browser, session.scheme)
-        await self._write(_ADD_SESSION, *stored, max_of_user, *provided, *shown, id_token, *ending)
+        device = (session.device_key, repr(session.bound) if session.bound else "")
+        await self._write(_ADD_SESSION, *stored, max_of_user, *provided, *shown, *device, id_token, *ending)
 
     async def get_session(self, id_hash: bytes) -> Session | None:
         return _decode_session(await self._read_command("HMGET", KEYS["SESSION"] + id_hash.hex(), *_SESSION_FIELDS))
@@ -113,6 +116,17 @@ class RedisLogins(StorePart[RedisDatabase]):
     async def prove_session(self, id_hash: bytes, *, authenticated: float, fingerprint: bytes | None = None) -> None:
         changed = () if fingerprint is None else ("fingerprint", fingerprint.hex())
         await self._write(_PROVE_SESSION, id_hash.hex(), "authenticated", repr(authenticated), *changed)
+
+    async def register_device(self, id_hash: bytes, key: str) -> bool:
+        registered: bool = await self._write(_REGISTER_DEVICE, id_hash.hex(), key) == 1
+        return registered
+
+    async def bind_session(self, id_hash: bytes, *, bound: float) -> None:
+        await self._write(_BIND_SESSION, id_hash.hex(), repr(bound))
+
+    async def was_bound(self, username: str) -> bool:
+        found: bool = await self._read_command("SISMEMBER", KEYS["BOUND_ACCOUNTS"], username) == 1
+        return found
 
     async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
         return await self._delete_sessions(_DELETE_SESSIONS, [id_hash.hex() for id_hash in id_hashes])
@@ -170,7 +184,7 @@ def _decode_session(fields: list[Any]) -> Session | None:
     username, fingerprint, created, seen, expires, ends, shown_name, provider, subject, sid, *rest = fields
     if username is None:
         return None
-    authenticated, address, browser, scheme = rest
+    authenticated, address, browser, scheme, device_key, bound = rest
     return Session(
         username,
         bytes.fromhex(fingerprint),
@@ -186,6 +200,8 @@ def _decode_session(fields: list[Any]) -> Session | None:
         address or "",
         browser or "",
         scheme or "",
+        device_key or "",
+        float(bound or 0.0),
     )
 
 

@@ -44,6 +44,10 @@ UPDATE clock SET reached = max(reached, ?), nonces = max(nonces, ?),
     proofs = max(proofs, coalesce((SELECT max(expires) FROM used_proof WHERE expires <= ?), 0))
 """
 
+_REGISTER_DEVICE = "UPDATE session SET device_key = ? WHERE id_hash = ? AND device_key IN ('', ?)"
+_BIND_SESSION = "UPDATE session SET bound = ? WHERE id_hash = ? AND bound = 0 AND device_key <> ''"
+_NOTE_ACCOUNT = "INSERT OR IGNORE INTO bound_account SELECT username FROM session WHERE id_hash = ?"
+
 _END_SESSION = "DELETE FROM session WHERE id_hash = ?"
 _END_OLDEST = """
 DELETE FROM session WHERE id_hash IN (
@@ -158,6 +162,23 @@ class SqliteLogins(StorePart[SqliteDatabase]):
             connection.execute(update, (authenticated, fingerprint, id_hash))
 
         await self._write(write, changes=("session",))
+
+    async def register_device(self, id_hash: bytes, key: str) -> bool:
+        def write(connection: sqlite3.Connection) -> bool:
+            return connection.execute(_REGISTER_DEVICE, (key, id_hash, key)).rowcount == 1
+
+        return await self._write(write, changes=("session",))
+
+    async def bind_session(self, id_hash: bytes, *, bound: float) -> None:
+        def write(connection: sqlite3.Connection) -> None:
+            if connection.execute(_BIND_SESSION, (bound, id_hash)).rowcount:
+                connection.execute(_NOTE_ACCOUNT, (id_hash,))
+
+        await self._write(write, changes=("session",))
+
+    async def was_bound(self, username: str) -> bool:
+        query = "SELECT 1 FROM bound_account WHERE username = ?"
+        return await self._read(lambda connection: connection.execute(query, (username,)).fetchone() is not None)
 
     async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
         return await self._delete_sessions(_END_SESSION, [(id_hash,) for id_hash in id_hashes])

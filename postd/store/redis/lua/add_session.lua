@@ -2,7 +2,7 @@
 -- of `optional` (each perhaps empty), the ids of the sessions to end. If the user has more, the oldest others end, expired
 -- ones first.
 local optional = {'shown_name', 'provider', 'subject', 'sid', 'authenticated', 'address', 'browser', 'scheme',
-  'id_token'}
+  'device_key', 'bound', 'id_token'}
 local id = ARGV[2]
 for position = 10 + #optional, #ARGV do
   end_session(ARGV[position])

@@ -1,0 +1,7 @@
+-- ARGV: deadline, id, device_key. Returns 1 if the session has that key now, 0 if it has another one, or has ended.
+local key = SESSION .. ARGV[2]
+if redis.call('EXISTS', key) == 0 then
+  return 0
+end
+redis.call('HSETNX', key, 'device_key', ARGV[3])
+return redis.call('HGET', key, 'device_key') == ARGV[3] and 1 or 0
