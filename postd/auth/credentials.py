@@ -45,6 +45,7 @@ class ISessionCredentials(ICredentials):
     """Identifiers of sessions, hashed (form login)."""
 
     id_hashes: tuple[bytes, ...] = Attribute("the hashes of the identifiers")
+    cookies: bytes = Attribute("the field with all cookies, which may have proofs of bound sessions")
 
 
 class IBearerCredentials(ICredentials):
@@ -92,6 +93,10 @@ class DigestCredentials(Struct, frozen=True):
 @implementer(ISessionCredentials)
 class SessionCredentials(Struct, frozen=True):
     id_hashes: tuple[bytes, ...]
+    cookies: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"SessionCredentials({len(self.id_hashes)} identifiers)"
 
 
 class SentProof(Struct, frozen=True):
@@ -200,6 +205,10 @@ def run_to_completion(work: Work[T]) -> Deferred[T]:
     result: Deferred[T] = Deferred()
     checking.addBoth(result.callback)
     return result
+
+
+class UnprovenError(Refused):
+    """A live session that is bound to a device, without a live proof of that."""
 
 
 class StaleNonceError(Refused):

@@ -87,7 +87,8 @@ class AuthenticationResult(Struct, frozen=True):
 
     Args:
         scheme: that of the credentials.
-        outcome: `accepted`, `forbidden`, `refused`, `stale`, `throttled` or `unavailable`; None while they are checked.
+        outcome: `accepted`, `forbidden`, `refused`, `stale`, `unproven`, `throttled` or `unavailable`; None while the
+            credentials are checked.
         account: the account or the owner of the token, None if the credentials were not accepted.
         identity: the client, None if the credentials do not let it in.
         portal: the portal that has accepted the credentials, None without an identity.

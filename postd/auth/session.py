@@ -4,17 +4,20 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from types import MappingProxyType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
 from postd.auth.checker import Checker
-from postd.auth.credentials import ISessionCredentials, Refused, SessionCredentials
+from postd.auth.credentials import ISessionCredentials, Refused, SessionCredentials, UnprovenError
 from postd.auth.identity import Identity, SignedIn
 from postd.defaults import SESSIONS_PER_ACCOUNT
 from postd.errors import StoreUnavailableError
 from postd.protocol.session import Session, hash_session_id, make_session, make_session_id, renewal
 from postd.store.interface import LoginStore
+
+if TYPE_CHECKING:
+    from postd.auth.bound_session import SessionBinding
 
 _CANDIDATES_MAX = 32
 """How many session identifiers a request may have: a browser sends one, unless a neighboring site has set more."""
@@ -47,6 +50,7 @@ class Sessions:
         lifetime_s: how long it lasts at most, in seconds.
         max_per_account: how many sessions an account may have; the oldest ends.
         now: the clock, in seconds since the epoch.
+        binding: asks for proofs of bound sessions; None to ask for none.
     """
 
     def __init__(  # noqa: PLR0913 - all but two by name
@@ -59,8 +63,10 @@ class Sessions:
         now: Callable[[], float],
         max_per_account: int = SESSIONS_PER_ACCOUNT,
         providers: Mapping[str, bytes] = MappingProxyType({}),
+        binding: "SessionBinding | None" = None,
     ) -> None:
         self._store = store
+        self._binding = binding
         self._users = users
         self._providers = providers
         self._idle_s = idle_s
@@ -120,11 +126,17 @@ class Sessions:
         )
         return session_id
 
-    async def use(self, id_hash: bytes) -> Session | None:
-        """Return a live session, None if there is none, and renew it now and then."""
+    async def use(self, id_hash: bytes, cookies: bytes = b"") -> Session | None:
+        """Return a live session, None if there is none, and renew it now and then.
+
+        Raises:
+            UnprovenError: it is bound to a device, and none of the cookies is a live proof of that.
+        """
         session = await self.find(id_hash)
         if session is None:
             return None
+        if session.device_key and not await self._is_proven(id_hash, session, cookies):
+            raise UnprovenError("no live proof of the device that it is bound to", session.username, known=True)
         now = self._now()
         expires = renewal(session, now=now, idle_s=self._idle_s)
         if expires is not None:
@@ -132,10 +144,19 @@ class Sessions:
                 await self._store.renew_session(id_hash, seen=now, expires=expires)
         return session
 
-    async def find_only(self, id_hashes: Collection[bytes]) -> tuple[bytes, Session] | None:
-        """Return the live session among some, with its hash, without renewing it; None unless exactly one is live."""
-        found = [(one, await self.find(one)) for one in id_hashes] if len(id_hashes) <= _CANDIDATES_MAX else []
-        live = [(id_hash, session) for id_hash, session in found if session is not None]
+    async def _is_proven(self, id_hash: bytes, session: Session, cookies: bytes) -> bool:
+        return self._binding is None or await self._binding.is_proven(id_hash, session, cookies)
+
+    async def find_only(self, credentials: SessionCredentials) -> tuple[bytes, Session] | None:
+        """Return the live session of some credentials, with its hash, without renewing it.
+
+        None unless exactly one is live; a bound one needs its proof.
+        """
+        live = [
+            (id_hash, session)
+            for id_hash, session in await self.find_all(credentials)
+            if not session.device_key or await self._is_proven(id_hash, session, credentials.cookies)
+        ]
         return live[0] if len(live) == 1 else None
 
     async def list_of(self, username: str) -> dict[bytes, Session]:
@@ -150,6 +171,26 @@ class Sessions:
             for id_hash, session in found.items()
             if session.expires > now and self._fingerprint(session) == session.fingerprint
         }
+
+    async def find_all(self, credentials: SessionCredentials) -> list[tuple[bytes, Session]]:
+        """Return the live sessions of some credentials with their hashes, whether or not there is a proof of them."""
+        # Looking up only some could miss a second live session.
+        id_hashes = credentials.id_hashes if len(credentials.id_hashes) <= _CANDIDATES_MAX else ()
+        found = [(one, await self.find(one)) for one in id_hashes]
+        return [(id_hash, session) for id_hash, session in found if session is not None]
+
+    async def may_stream(self, credentials: SessionCredentials) -> bool:
+        """Return whether an event stream that a request with these credentials has opened may go on.
+
+        Raises:
+            StoreUnavailableError: the sessions cannot be looked up.
+        """
+        for id_hash, session in await self.find_all(credentials):  # one was live when the request was accepted
+            if not session.device_key or self._binding is None:
+                return True
+            if await self._binding.may_stream(id_hash, session, credentials.cookies):
+                return True
+        return False
 
     async def find(self, id_hash: bytes) -> Session | None:
         """Return a live session, without renewing it; None if there is none."""
@@ -212,6 +253,7 @@ class SessionChecker(Checker):
         """Return the identity of the live session.
 
         Raises:
+            UnprovenError: the only one is bound to a device, and there is no live proof of that.
             Refused: none of them is live, or more than one is, or there are too many: another site of the domain has
                 set some of them.
             StoreUnavailableError: they cannot be looked up.
@@ -219,11 +261,17 @@ class SessionChecker(Checker):
         # Looking up only some could miss a second live session.
         if len(credentials.id_hashes) > _CANDIDATES_MAX:
             raise Refused("too many session cookies")
-        live = []
+        live, unproven = [], None
         for id_hash in credentials.id_hashes:
-            session = await self._sessions.use(id_hash)
+            try:
+                session = await self._sessions.use(id_hash, credentials.cookies)
+            except UnprovenError as error:
+                unproven = error
+                continue
             if session is not None:
                 live.append(session)
+        if unproven is not None and not live:
+            raise unproven
         if len(live) != 1:
             raise Refused("more than one live session" if live else "no live session")
         session, revalidate = live[0], partial(self._is_live, credentials)
@@ -234,7 +282,6 @@ class SessionChecker(Checker):
 
     async def _is_live(self, credentials: SessionCredentials) -> bool:
         try:
-            # Exactly one was live when the request was accepted.
-            return any([await self._sessions.find(id_hash) for id_hash in credentials.id_hashes])
+            return await self._sessions.may_stream(credentials)
         except StoreUnavailableError:
             return True  # unknown; without the store there is no response to send anyway

@@ -74,7 +74,7 @@ FAMILIES = {
     ),
     "auth": Family(
         "postd_auth_total",
-        "Outcomes of authentication: accepted, refused, stale, forbidden, throttled, unavailable.",
+        "Outcomes of authentication: accepted, refused, stale, unproven, forbidden, throttled, unavailable.",
         ("scheme", "outcome"),
     ),
     "store": Family(

@@ -1,15 +1,18 @@
 """The session cookie (spec: Session; reference: Sessions)."""
 
 import re
+from collections.abc import Callable
 from urllib.parse import quote
 
 from postd.auth.credentials import SessionCredentials
 from postd.http.interface import Request
+from postd.http.navigation import is_navigation
 from postd.http.responses import Response, make_redirect
 from postd.protect.login_form import LoginForm
 from postd.protocol.local_path import LOCAL_PATH_MAX_BYTES
 from postd.protocol.session import hash_session_id
 
+_OPENING = frozenset({b"GET", b"HEAD"})
 _SESSION = re.compile(rb"(?:^|;)[ \t]*+session=([^;]*+)")
 
 
@@ -26,6 +29,10 @@ def make_challenge(realm: str, sign_in: str) -> bytes:
     return f'Cookie realm="{realm}", form-action="{below(sign_in, "login")}", cookie-name=session'.encode("ascii")
 
 
+SendBack = Callable[[Request, bytes], Response | None]
+"""Returns the page that sends a browser back to the same address, with a challenge; None if it was there already."""
+
+
 class SessionReader:
     """`postd.protect.guard.CredentialReader` of sessions."""
 
@@ -33,29 +40,44 @@ class SessionReader:
     field: bytes | None = b"Cookie"
     ambient = True
 
-    def __init__(self, realm: str, sign_in: str, page: LoginForm) -> None:
+    def __init__(self, realm: str, sign_in: str, page: LoginForm, send_back: SendBack | None = None) -> None:
         self.challenge = make_challenge(realm, sign_in)
         self.form: str | None = sign_in
         self._page = page
+        self._send_back = send_back
         self._sign_in = sign_in.encode("ascii")
         self._to_form = make_redirect(self._sign_in)
 
     def read(self, request: Request) -> SessionCredentials | None:
         return decode_session_cookies(request)
 
-    def redirect_to_sign_in(self, request: Request, back: bytes) -> Response:
+    def redirect_to_sign_in(self, request: Request, back: bytes) -> Response | None:
         """Redirect to the form (spec: `/home` without a valid cookie); an invalid cookie is deleted.
 
-        Where the request has a form of a browser, the sign-in page carries it.
+        Where the request has a form of a browser, the sign-in page carries it. A session without a proof of the device
+        that it is bound to keeps its cookie: the browser is sent back once, and other requests that a redirect would
+        lead away get a 401 (None).
         """
-        if decode_session_cookies(request) is not None:
+        unproven, opens = is_unproven(request), request.method in _OPENING and is_navigation(request)
+        if unproven and opens and self._send_back is not None:
+            sent_back = self._send_back(request, self.challenge)
+            if sent_back is not None:
+                return sent_back
+        elif not unproven and decode_session_cookies(request) is not None:
             expire_session_cookie(request)
         carrying = self._page.carry(request, self.challenge)
         if carrying is not None:
             return carrying
+        if unproven and not opens and (back or request.method not in _OPENING):
+            return None
         if not back or len(back) > LOCAL_PATH_MAX_BYTES:
             return self._to_form
         return make_redirect(b"%b?next=%b" % (self._sign_in, quote(back, safe="/").encode("ascii")))
+
+
+def is_unproven(request: Request) -> bool:
+    """Return whether a request has a live session, and no proof of the device that the session is bound to."""
+    return request.authentication is not None and request.authentication.outcome == "unproven"
 
 
 def decode_session_cookies(request: Request) -> SessionCredentials | None:
@@ -67,11 +89,12 @@ def decode_session_cookies(request: Request) -> SessionCredentials | None:
     field_lines = request.fields.get(b"Cookie")
     if field_lines is None:
         return None
-    values = {value.rstrip() for value in _SESSION.findall(b";".join(field_lines))}
+    cookies = b";".join(field_lines)
+    values = {value.rstrip() for value in _SESSION.findall(cookies)}
     if not values:
         return None
     hashes = (hash_session_id(value.decode("latin-1")) for value in values)
-    return SessionCredentials(tuple(id_hash for id_hash in hashes if id_hash is not None))
+    return SessionCredentials(tuple(id_hash for id_hash in hashes if id_hash is not None), cookies)
 
 
 def set_session_cookie(request: Request, session_id: str, *, secure: bool) -> None:

@@ -39,6 +39,7 @@ from postd.auth.credentials import (
     Refused,
     StaleNonceError,
     TokenCredentials,
+    UnprovenError,
     log_refusal,
 )
 from postd.auth.identity import AuthenticationResult, Identity
@@ -253,7 +254,8 @@ class Guard(AuthSessionWrapper):
             account = error.username if isinstance(error, InsufficientScopeError) else None
             request.authentication = AuthenticationResult(scheme, outcome_of(error), account)
             if isinstance(error, Refused):
-                if credentials is None:  # the checker, which logs a refusal, was not asked
+                # The checker logs a refusal, if it is asked, but not of a session: most of those have expired.
+                if credentials is None or isinstance(error, UnprovenError):
                     log_refusal(scheme, error, self._clients.address(request))
                 return await self._turn_away(error, factory, request, view, ambient=ambient)
             raise
@@ -404,6 +406,8 @@ def outcome_of(error: Exception) -> str:
     match error:
         case StaleNonceError():
             return "stale"
+        case UnprovenError():
+            return "unproven"
         case InsufficientScopeError():
             return "forbidden"
         case Refused() | Problem():  # a `Problem` is about the request, such as credentials for another address

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from twisted.internet.defer import CancelledError
 from twisted.logger import Logger
 
-from postd.auth.credentials import PasswordCredentials, Refused, run_to_completion
+from postd.auth.credentials import PasswordCredentials, Refused, SessionCredentials, UnprovenError, run_to_completion
 from postd.auth.identity import AuthenticationResult, Identity, SignedIn
 from postd.auth.portal import CoroutinePortal
 from postd.auth.session import Sessions
@@ -38,6 +38,7 @@ from postd.protocol.user_agent import describe_browser
 
 if TYPE_CHECKING:
     from postd.auth.sign_in import Provider
+    from postd.protect.bound_session import BindingViews
 
 _BUTTON = Template(read_file(__package__, "logout.html"))
 
@@ -58,6 +59,7 @@ class LoginViews:
         form: renders the form.
         resources: the resources that sessions protect; they show the forms that a sign-in carries.
         providers: the OpenID providers, by their ids.
+        binding: asks browsers to bind new sessions to their devices; None to ask none.
     """
 
     def __init__(  # noqa: PLR0913 - all but three by name
@@ -73,7 +75,9 @@ class LoginViews:
         form: LoginForm,
         resources: Sequence[ProtectedResource],
         providers: "Mapping[str, Provider]" = MappingProxyType({}),
+        binding: "BindingViews | None" = None,
     ) -> None:
+        self._binding = binding
         self._portal = portal
         self._sessions = sessions
         self._clients = clients
@@ -108,6 +112,10 @@ class LoginViews:
         if credentials is not None:
             try:
                 await self._portal.authenticate(credentials)
+            except UnprovenError:
+                sent_back = None if self._binding is None else self._binding.send_back_to_form(request, self._challenge)
+                if sent_back is not None:
+                    return sent_back
             except (Refused, StoreUnavailableError):
                 pass  # the form is there even when the store is not
             else:
@@ -180,6 +188,8 @@ class LoginViews:
             scheme=user.scheme,
         )
         set_session_cookie(request, session_id, secure=self.is_secure(request))
+        if self._binding is not None:
+            await self._binding.offer(request, session_id)
 
     def accept(self, request: Request, user: Identity, back: bytes | None, by: str = "") -> Response:
         """Log a sign-in, by which provider, and return the redirect to the page after it."""
@@ -236,7 +246,7 @@ class LoginViews:
         """Return the name of the user who is signed in; a page that asks does not prolong the session."""
         request.add_header(b"Vary", b"Cookie")
         credentials = decode_session_cookies(request)
-        found = None if credentials is None else await self._sessions.find_only(credentials.id_hashes)
+        found = None if credentials is None else await self._sessions.find_only(credentials)
         if found is None:
             raise Problem(401, "There is no session.", headers={b"WWW-Authenticate": self._challenge})
         return make_response(HTTPStatus.OK, TEXT, f"{found[1].username}\n".encode(), PAGE_HEADERS)
@@ -252,16 +262,18 @@ class LoginViews:
         credentials = decode_session_cookies(request)
         leading_on = None
         if credentials is not None:
-            leading_on = await self._find_sign_out(request, credentials.id_hashes) if self._providers else None
+            leading_on = await self._find_sign_out(request, credentials) if self._providers else None
             await self._sessions.end(credentials.id_hashes)
         expire_session_cookie(request)
+        if self._binding is not None:
+            self._binding.forget_proof(request)
         if self._clients.is_secure(request):
             request.add_header(b"Clear-Site-Data", b'"cache"')
         return self._to_form if leading_on is None else leading_on
 
-    async def _find_sign_out(self, request: Request, id_hashes: Collection[bytes]) -> Response | None:
+    async def _find_sign_out(self, request: Request, credentials: SessionCredentials) -> Response | None:
         """Return the redirect that signs the user of a session out at the provider, None if that is not wanted."""
-        found = await self._sessions.find_only(id_hashes)
+        found = await self._sessions.find_only(credentials)
         provider = None if found is None else self._providers.get(found[1].provider)
         endpoint = "" if provider is None else provider.end_session_endpoint
         if found is None or provider is None or not endpoint:

@@ -125,6 +125,7 @@ class Protection:
         tokens: whether users may make personal access tokens there.
         token_lifetime_s: the longest lifetime of a token; None for no bound.
         passkeys: whether users may add passkeys there, and sign in with them.
+        bind_sessions: whether sessions are bound to the device of a browser that can, over TLS.
 
     Attributes:
         reactor: that of the arguments.
@@ -165,6 +166,7 @@ class Protection:
         tokens: bool = False,
         token_lifetime_s: float | None = TOKEN_LIFETIME_S,
         passkeys: bool = False,
+        bind_sessions: bool = False,
     ) -> None:
         self.reactor = check_reactor(reactor)
         self._realm = check("realm", check_realm, realm)
@@ -183,6 +185,7 @@ class Protection:
                 math.inf if token_lifetime_s is None else seconds("token_lifetime_s", token_lifetime_s),
                 flag("passkeys", passkeys),
             ),
+            bind="offer" if flag("bind_sessions", bind_sessions) else "no",
         )
         self._clients = PeerResolver(
             all_of("trusted_proxies", check_proxy, trusted_proxies),

@@ -140,12 +140,13 @@ class Page(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionSettings(Struct, frozen=True, forbid_unknown_fields=True):
-    """`[session]`: the lifetime and number of sessions, and the `Secure` attribute of their cookie."""
+    """`[session]`: the lifetime and number of sessions, the `Secure` attribute of their cookie, and their binding."""
 
     idle_s: Seconds = field(default=Seconds(SESSION_IDLE_S), name="idle")
     lifetime_s: Seconds = field(default=Seconds(SESSION_LIFETIME_S), name="lifetime")
     secure: Literal["auto", "always", "never"] = "auto"
     max_per_account: Count = SESSIONS_PER_ACCOUNT
+    bind: Literal["no", "offer"] = "no"
 
 
 class AccountSettings(Struct, frozen=True, forbid_unknown_fields=True):

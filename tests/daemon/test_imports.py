@@ -29,6 +29,7 @@ print(json.dumps(sorted(sys.modules)))
 """
 
 _PROVIDERS = {"postd.auth.sign_in", "postd.protect.sign_in", "postd.protocol.sealing", "postd.protocol.dpop_proof"}
+_BINDING = {"postd.auth.bound_session", "postd.protect.bound_session", "postd.protect.sending_back"}
 _ISSUERS = {"treq", "joserfc", "twisted.web.client", "postd.net.fetching", "postd.auth.jwks"}
 _REDIS = {"txredisapi", "hiredis", "postd.store.redis"}
 _TLS = {"OpenSSL", "cryptography", "service_identity", "twisted.internet.ssl", "twisted.protocols.tls", "postd.net.tls"}
@@ -36,7 +37,7 @@ _PASSKEYS = {"webauthn", "cbor2", "postd.auth.passkey", "postd.protect.passkey"}
 _ADMIN = {"prometheus_client", "postd.web.admin"}
 _ON_DEMAND = {"postd.web.openapi.docs", "postd.web.openapi.document", "postd.web.folder"}
 _NEVER = {"h2", "hpack", "twisted.web._http2", "click", "httpx", "hypothesis", "postd.cli", "postd.client"}
-_UNUSED = _ISSUERS | _PROVIDERS | _TLS | _REDIS | _PASSKEYS | _ADMIN | _ON_DEMAND | _NEVER
+_UNUSED = _ISSUERS | _PROVIDERS | _BINDING | _TLS | _REDIS | _PASSKEYS | _ADMIN | _ON_DEMAND | _NEVER
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -76,6 +77,10 @@ def test_server_with_an_issuer_imports_what_it_needs(tmp_path: Path) -> None:
 
 def test_server_with_passkeys_imports_what_it_needs(tmp_path: Path) -> None:
     assert imported(tmp_path, "accounts = {passkeys = true}\n") >= _PASSKEYS
+
+
+def test_server_that_binds_sessions_imports_what_it_needs(tmp_path: Path) -> None:
+    assert imported(tmp_path, 'session = {bind = "offer"}\n') >= _BINDING
 
 
 def test_server_with_admin_listeners_imports_what_it_needs(tmp_path: Path) -> None:

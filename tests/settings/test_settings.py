@@ -127,7 +127,9 @@ def test_defaults(folder: Path) -> None:
             Page(PagePath("/basic"), schemes("basic"), "", ()),
             Page(PagePath("/digest"), schemes("digest"), "", ()),
         ),
-        session=SessionSettings(idle_s=Seconds(1800), lifetime_s=Seconds(43200), secure="auto", max_per_account=100),
+        session=SessionSettings(
+            idle_s=Seconds(1800), lifetime_s=Seconds(43200), secure="auto", max_per_account=100, bind="no"
+        ),
         accounts=AccountSettings(
             change_password=False, tokens=False, token_lifetime_s=Lifetime(90 * 86400), passkeys=False
         ),

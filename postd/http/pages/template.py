@@ -61,7 +61,7 @@ def fill_page(  # noqa: PLR0913 - two have their defaults
     return _PAGE.substitute(parts).encode()
 
 
-def make_html_response(  # noqa: PLR0913 - four have their defaults
+def make_html_response(  # noqa: PLR0913 - most have their defaults
     status: HTTPStatus,
     title: str,
     content: str,
@@ -70,13 +70,15 @@ def make_html_response(  # noqa: PLR0913 - four have their defaults
     headers: Mapping[bytes, bytes] = PAGE_HEADERS,
     targets: Collection[str] = (),
     script: str | None = None,
+    head: str = "",
 ) -> Response:
     """Return the response with a page in the common style (`fill_page`); `headers` are added as to a plain text.
 
-    `targets` are those of `make_policy`, as is the script, which stands after the content.
+    `targets` are those of `make_policy`, as is the script, which stands after the content; `head` is that of
+    `fill_page`.
     """
     ending = "" if script is None else f"<script>{script}</script>\n"
-    page = fill_page(title, content + ending, site_name=site_name, style=STYLE)
+    page = fill_page(title, content + ending, site_name=site_name, style=STYLE, head=head)
     policy = make_policy(STYLE, script, targets) if targets or script is not None else _POLICY
     return make_response(status, HTML, page, {**headers, b"Content-Security-Policy": policy})
 

@@ -27,7 +27,7 @@ from postd.http.responses import HTML, PAGE_HEADERS, Response, make_redirect, ma
 from postd.http.urlencoded import decode_form, decode_query
 from postd.http.views import View as PageView
 from postd.protect.account.options import AccountOptions
-from postd.protect.cookie import SessionReader, below, decode_session_cookies, expire_session_cookie
+from postd.protect.cookie import SessionReader, below, decode_session_cookies, expire_session_cookie, is_unproven
 from postd.protect.guard import outcome_of
 from postd.protect.login import check_password
 from postd.protect.login_form import LoginForm, make_alert, make_hidden
@@ -172,7 +172,7 @@ class AccountArea:
         request.authentication = AuthenticationResult("session", None)  # for the log, if the client disconnects
         try:
             identity = await self._portal.authenticate(credentials)
-            found = await self.sessions.find_only(credentials.id_hashes)
+            found = await self.sessions.find_only(credentials)
         except Exception as error:
             request.authentication = AuthenticationResult("session", outcome_of(error))
             if isinstance(error, Refused):
@@ -186,8 +186,10 @@ class AccountArea:
     def _turn_away(self, request: Request) -> Response:
         """Return the redirect to the sign-in form, or for a browser's form the sign-in form that carries it."""
         if request.method != b"POST":
-            return self._reader.redirect_to_sign_in(request, request.uri)
-        if decode_session_cookies(request) is not None:
+            redirect = self._reader.redirect_to_sign_in(request, request.uri)
+            if redirect is not None:
+                return redirect
+        elif not is_unproven(request) and decode_session_cookies(request) is not None:
             expire_session_cookie(request)
         carrying = self._form.carry(request, self.challenge, without=SECRET_FIELDS)
         if carrying is not None:

@@ -31,15 +31,19 @@ from postd.protect.schemes.interface import (
     SchemeParts,
 )
 from postd.protocol.jwt import USER_CLAIM
+from postd.protocol.session import BindingTimes
 from postd.protocol.webauthn import find_rp_id
 
 if TYPE_CHECKING:
+    from postd.auth.bound_session import SessionBinding
     from postd.auth.sign_in import Provider
+    from postd.protect.bound_session import BindingViews
 
 _FORM = '"{origin}/login", data={"username": "alice", "password": getpass()}'
 _IMPORTS = ("from getpass import getpass",)
 
 Secure = Literal["auto", "always", "never"]
+Bind = Literal["no", "offer"]
 
 
 class Form(Scheme, frozen=True):
@@ -58,6 +62,8 @@ class Form(Scheme, frozen=True):
         no_accounts: HTML above the form for these clients while there are no accounts: what clients on this machine
             get, and what all others get; empty for none.
         accounts: what users may change at `/account`.
+        bind: "offer" to bind sessions to the device of a browser that can, over TLS; "no" to bind none.
+        binding: how long proofs of bound sessions are accepted, for tests.
     """
 
     idle_s: float = SESSION_IDLE_S
@@ -71,6 +77,8 @@ class Form(Scheme, frozen=True):
     no_accounts: tuple[str, str] = ("", "")
     providers: Sequence[TrustedProvider] = ()
     accounts: AccountOptions = AccountOptions()
+    bind: Bind = "no"
+    binding: BindingTimes = BindingTimes()
 
     name = "session"
     description = SchemeDescription(
@@ -96,6 +104,7 @@ class Form(Scheme, frozen=True):
             if one.id not in context.providers:
                 context.providers[one.id] = one.make(context.reactor)
         providers = {one.id: context.providers[one.id] for one in self.providers}
+        binding = self._make_binding(context)
         sessions = Sessions(
             context.store,
             context.accounts,
@@ -104,7 +113,9 @@ class Form(Scheme, frozen=True):
             now=context.clock.seconds,
             max_per_account=self.max_per_account,
             providers={one.id: one.fingerprint for one in providers.values()},
+            binding=binding,
         )
+        views_of_binding = None if binding is None else self._make_binding_views(sessions, binding, context)
         users, passwords = context.users, context.passwords
         passkeys = None
         if self.accounts.passkeys:
@@ -123,7 +134,8 @@ class Form(Scheme, frozen=True):
             passkeys=None if passkeys is None else passkeys.form,
         )
 
-        reader = SessionReader(context.realm, self.sign_in, form)
+        send_back = None if views_of_binding is None else views_of_binding.send_back
+        reader = SessionReader(context.realm, self.sign_in, form, send_back)
 
         def make_pages(portal: CoroutinePortal, resources: Sequence[ProtectedResource]) -> Mapping[str, Page]:
             views = LoginViews(
@@ -137,6 +149,7 @@ class Form(Scheme, frozen=True):
                 form=form,
                 resources=resources,
                 providers=providers,
+                binding=views_of_binding,
             )
             area = AccountArea(
                 portal,
@@ -153,6 +166,7 @@ class Form(Scheme, frozen=True):
             )
             return {
                 **views.pages(),
+                **({} if views_of_binding is None else views_of_binding.pages()),
                 **self._make_pages_of(providers, views, portal, context),
                 **({} if passkeys is None else passkeys.pages(views, portal)),
                 **make_account_pages(
@@ -187,6 +201,18 @@ class Form(Scheme, frozen=True):
         now = context.clock.seconds
         resets = PasswordResets(context.store, context.users, context.writer, context.throttle, now=now)
         return ResetViews(resets, context.clients, realm=context.realm, sign_in=self.sign_in).pages()
+
+    def _make_binding(self, context: Context) -> "SessionBinding | None":
+        if self.bind == "no":
+            return None
+        from postd.auth.bound_session import SessionBinding  # noqa: PLC0415 - for bound sessions alone
+
+        return SessionBinding(context.store, now=context.clock.seconds, times=self.binding)
+
+    def _make_binding_views(self, sessions: Sessions, binding: "SessionBinding", context: Context) -> "BindingViews":
+        from postd.protect.bound_session import BindingViews  # noqa: PLC0415 - for bound sessions alone
+
+        return BindingViews(sessions, binding, context.clients, self.sign_in)
 
     def _make_pages_of(
         self, providers: "Mapping[str, Provider]", views: LoginViews, portal: CoroutinePortal, context: Context
