@@ -192,6 +192,14 @@ class Sessions:
                 return True
         return False
 
+    async def binds(self, username: str) -> bool:
+        """Return whether any session of an account was bound to a device, at any time; False where none is asked to.
+
+        Raises:
+            StoreUnavailableError: that cannot be read.
+        """
+        return self._binding is not None and await self._store.was_bound(username)
+
     async def find(self, id_hash: bytes) -> Session | None:
         """Return a live session, without renewing it; None if there is none."""
         session = await self._store.get_session(id_hash)

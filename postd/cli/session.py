@@ -39,13 +39,14 @@ def list_sessions(*, loaded: LoadedSettings) -> None:
 
     found = use_store(loaded, lambda store: store.list_sessions())
     live = [session for session in found if session.expires > now and is_valid(session)]
-    rows: list[tuple[str, ...]] = [
-        ("user", "signed in by", "since", "last seen", "ends unless used", "ends at the latest")
-    ]
+    heading = ("user", "signed in by", "since", "last seen", "ends unless used", "ends at the latest")
+    binds = any(session.bound for session in live)
+    rows: list[tuple[str, ...]] = [(*heading, "bound") if binds else heading]
     for session in live:
         times = session.created, session.seen, session.expires, session.ends
         means = "passkey" if session.scheme == "passkey" else session.provider or "password"
-        rows.append((printable(session.username), means, *map(format_time, times)))
+        bound = ("to a device" if session.bound else "no",) if binds else ()
+        rows.append((printable(session.username), means, *map(format_time, times), *bound))
     click.echo("\n".join(format_table(rows)) if live else "no sessions")
 
 

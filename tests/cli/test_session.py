@@ -55,6 +55,14 @@ def test_live_sessions_are_listed_oldest_first(store: Path) -> None:
     assert time.strftime("%Y-%m-%d", time.gmtime()) in lines[0]
 
 
+def test_bound_sessions_are_marked(store: Path) -> None:
+    run_sql(store, f"UPDATE session SET device_key = 'key', bound = 1 WHERE id_hash = x'{2:064x}'")
+    heading, *lines = postd(store.parent, "session", "list")[1].splitlines()
+    assert heading.endswith("  bound")
+    assert [line.endswith("  to a device") for line in lines] == [False, True, False]
+    assert [line.endswith("  no") for line in lines] == [True, False, True]
+
+
 def test_sessions_of_old_passwords_are_not_listed(store: Path) -> None:
     write_users(store.parent, "alice")
     assert postd(store.parent, "session", "list", "--users", "users") == (0, "no sessions\n", "")

@@ -12,6 +12,10 @@ import pytest
 from twisted.logger import capturedLogs, formatEvent
 
 from postd.errors import StoreUnavailableError
+from postd.http.interface import Request
+from postd.http.urlencoded import decode_query
+from postd.protect.account.base import Visitor
+from postd.protect.account.sessions import SessionTask
 from postd.protocol.session import hash_session_id
 from tests.cases import each
 from tests.device import NAVIGATION, PROOF, Device, make_proof
@@ -486,6 +490,55 @@ class SentBackTests:
         assert "session" in device.cookies
 
 
+class AccountTests:
+    def test_pages_say_which_sessions_are_bound(self, api: InMemoryApi, device: Device) -> None:
+        other = Device(api)
+        other.sign_in()
+        assert "is bound to this device" in text_of(device, "/account")
+        assert "not bound to a device" in text_of(other, "/account")
+        for one in (device, other):
+            shown = text_of(one, "/account/sessions")
+            assert shown.count(">bound to its device<") == 1
+            assert shown.count(">not bound to a device<") == 1
+
+    def test_account_without_a_bound_session_is_as_before(self, api: InMemoryApi) -> None:
+        device = Device(api)
+        device.sign_in()
+        device.register()
+        device.cookies.pop(PROOF)
+        for path in ("/account", "/account/sessions"):
+            assert "bound" not in text_of(device, path)
+
+    def test_unbound_session_of_an_account_with_bound_ones_needs_the_password(
+        self, make: MakeApi, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        async def change(task: SessionTask, request: Request, visitor: Visitor) -> Any:
+            asked = await task.area.confirm(request, visitor, decode_query(request))
+            return task.area.redirect("account") if asked is None else asked
+
+        monkeypatch.setattr(SessionTask, "_show", change)
+        api = make(SETTINGS + RULE)
+        device, other = Device(api), Device(api)
+        device.bind()
+        other.sign_in()
+        assert device.gets("/account/sessions") == 303
+        assert other.gets("/account/sessions") == 401
+        assert other.gets("/account/sessions?password=x") == 401
+        assert other.gets(f"/account/sessions?{urlencode({'password': PASSWORD})}") == 303
+        assert other.gets("/account/sessions") == 401, "each time"
+        other.register()
+        assert other.gets("/account/sessions") == 303
+        bob = Device(api)
+        bob.sign_in("bob")
+        assert bob.gets("/account/sessions") == 303, "an account that never had a bound session"
+
+
+def text_of(device: Device, path: str) -> str:
+    answer = device.ask("GET", path)
+    assert answer.status == 200
+    return answer.body.decode()
+
+
 class GatewayTests:
     @pytest.fixture
     def gateway(self, make: MakeApi) -> Device:
@@ -537,6 +590,7 @@ class LibraryTests:
 class StoredTests:
     def test_store_has_the_public_key(self, api: InMemoryApi, device: Device) -> None:
         id_hash = hash_session_id(device.cookies["session"])
+        assert id_hash is not None
         session = result_of(api.store.get_session(id_hash))
         assert json.loads(session.device_key)["x"] == device.key.jwk()["x"]
         assert session.bound == api.START_S

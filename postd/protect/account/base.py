@@ -268,16 +268,25 @@ class AccountArea:
             raise Refused("the password is another user's", visitor.account, known=True)
         request.authentication = accepted
 
-    def is_recent(self, visitor: Visitor) -> bool:
-        """Return whether the visitor has signed in recently."""
-        return self.now() - visitor.session.authenticated <= RECENT_S
+    async def is_recent(self, visitor: Visitor) -> bool:
+        """Return whether the visitor has signed in, or confirmed that, recently.
+
+        The sign-in is not enough in a session that is not bound to a device, of an account with a password that has had
+        a bound one: its cookie may have been stolen since.
+        """
+        session = visitor.session
+        if self.now() - session.authenticated > RECENT_S:
+            return False
+        if visitor.issuer or session.bound or session.authenticated > session.created:
+            return True
+        return not await self.sessions.binds(visitor.account)
 
     async def confirm(self, request: Request, visitor: Visitor, fields: Fields) -> Response | None:
         """Return None if the visitor has signed in recently, or the form has the password; else the page that asks.
 
         The page has the fields of the form, so that nothing has to be typed again.
         """
-        if self.is_recent(visitor):
+        if await self.is_recent(visitor):
             return None
         password = fields.get("password", [""])[0]
         if not password or visitor.issuer:

@@ -15,6 +15,12 @@ from postd.protect.pages import Page
 _CONTENT = Template(read_file(__package__, "overview.html"))
 _TASK = Template(read_file(__package__, "task.html"))
 
+_BOUND = "<p>This session is bound to this device: a copy of its cookies is worthless after a few minutes.</p>\n"
+_UNBOUND = (
+    "<p>This session is <strong>not bound to a device</strong>, as others of yours are or were. If this browser can "
+    "bind sessions, end it: its cookie may be a copy.</p>\n"
+)
+
 _DONE = {"confirmed": "You have signed in again. Go back to the other tab, and continue there."}
 
 
@@ -46,8 +52,14 @@ class Overview:
             name=escape(visitor.name),
             means=escape(area.means(session)),
             when=make_time(int(session.created * 1000), int(area.now() * 1000)),
+            bound=await self._describe_binding(visitor),
             tasks="".join(tasks),
             after=escape(self._after),
             logout=escape(area.path("logout")),
         )
         return area.page(HTTPStatus.OK, TITLE, content)
+
+    async def _describe_binding(self, visitor: Visitor) -> str:
+        if not await self._area.sessions.binds(visitor.account):
+            return ""
+        return _BOUND if visitor.session.bound else _UNBOUND

@@ -135,7 +135,7 @@ class PasskeyTask(AccountTask):
     async def _begin(self, request: Request, visitor: Visitor) -> Response:
         """Return the options for `navigator.credentials.create()`; 403 where the sign-in is not recent."""
         party = self._form.require_party(request)
-        if not self.area.is_recent(visitor):
+        if not await self.area.is_recent(visitor):
             raise Problem(403, "Sign in again to add a passkey.")
         handle = await self._passkeys.user_handle(visitor.account, self._entry(visitor))
         options = make_creation_options(

@@ -24,6 +24,8 @@ _ITEM = Template(read_file(__package__, "session.html"))
 _END_ONE = Template(read_file(__package__, "end-session.html"))
 _END_OTHERS = Template(read_file(__package__, "end-others.html"))
 _THIS = ' <span class="badge">this one</span>'
+_BOUND = ' <span class="badge">bound to its device</span>'
+_UNBOUND = ' <span class="badge">not bound to a device</span>'
 
 _DONE = {
     "ended": "The session has ended.",
@@ -51,12 +53,15 @@ class SessionTask(AccountTask):
         found = await self.area.sessions.list_of(visitor.account)
         others = [one for one in found.items() if one[0] != visitor.id_hash]
         others.sort(key=lambda one: one[1].seen, reverse=True)
-        items = "".join(self._make_item(*one, visitor) for one in ((visitor.id_hash, visitor.session), *others))
+        binds = await self.area.sessions.binds(visitor.account)
+        items = "".join(
+            self._make_item(*one, visitor, binds=binds) for one in ((visitor.id_hash, visitor.session), *others)
+        )
         ending = _END_OTHERS.substitute(path=escape(self.area.path(_END))) if others else ""
         content = f'{self.area.message(request, _DONE)}<ul class="rows" role="list">\n{items}</ul>\n{ending}'
         return self.area.page(HTTPStatus.OK, self.title, content)
 
-    def _make_item(self, id_hash: bytes, session: Session, visitor: Visitor) -> str:
+    def _make_item(self, id_hash: bytes, session: Session, visitor: Visitor, *, binds: bool) -> str:
         area, is_this, now = self.area, id_hash == visitor.id_hash, int(self.area.now() * 1000)
         browser = session.browser or UNKNOWN
         place = "this machine" if session.address == UNIX else session.address
@@ -64,6 +69,7 @@ class SessionTask(AccountTask):
             id=_id_of(id_hash),
             browser=escape(browser[0].upper() + browser[1:]),
             this=_THIS if is_this else "",
+            bound="" if not binds else _BOUND if session.bound else _UNBOUND,
             begun=make_time(int(session.created * 1000), now),
             address=f" from {escape(place)}" if place else "",
             means=escape(area.means(session)),
