@@ -6,11 +6,14 @@ nor a reload changes that, but a page of this site does. An address is sent back
 
 import re
 from hashlib import sha256
+from html import escape
 from http import HTTPStatus
+from string import Template
 
 from postd.http.interface import Request
 from postd.http.pages.template import make_html_response
 from postd.http.responses import PAGE_HEADERS, Response
+from postd.protocol.local_path import encode_local_path
 
 COOKIE = "__Host-session-return"
 """The name of the cookie with the addresses, hashed."""
@@ -24,7 +27,7 @@ ADDRESSES_MAX = 8
 _CHARS = 12
 _FOUND = re.compile(rb"(?:^|;)[ \t]*+" + COOKIE.encode() + rb"=((?:[0-9a-f]{12}\.?)*)")
 _CONTENT = '<p>Your browser shows that it is the one that has signed in.</p>\n<p><a href="">Continue</a></p>\n'
-_HEAD = '<meta http-equiv="refresh" content="0">\n'
+_HEAD = Template('<meta http-equiv="refresh" content="0$target">\n')
 
 
 def send_back(request: Request, challenge: bytes) -> Response | None:
@@ -34,9 +37,13 @@ def send_back(request: Request, challenge: bytes) -> Response | None:
     if address in seen or len(seen) >= ADDRESSES_MAX:
         return None
     request.add_header(b"Set-Cookie", _encode_cookie(".".join([*seen, address]), COOKIE_S))
+    # With the address, because a browser does not load a page again whose own address has a fragment. Another site's,
+    # as of //other.example, is left out.
+    path = encode_local_path(request.uri.decode("latin-1"))
+    head = _HEAD.substitute(target="" if path is None else f"; url={escape(path.decode('ascii'))}")
     headers = {**PAGE_HEADERS, b"WWW-Authenticate": challenge}
     return make_html_response(
-        HTTPStatus.UNAUTHORIZED, "One moment", _CONTENT, site_name=request.site_name, headers=headers, head=_HEAD
+        HTTPStatus.UNAUTHORIZED, "One moment", _CONTENT, site_name=request.site_name, headers=headers, head=head
     )
 
 

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
@@ -442,7 +443,7 @@ class SentBackTests:
         answer = device.ask(method, path, NAVIGATION)
         assert (answer.status, answer.header("Cache-Control")) == (401, "no-store")
         assert answer.header("WWW-Authenticate")
-        assert method == "HEAD" or b'<meta http-equiv="refresh" content="0">' in answer.body
+        assert method == "HEAD" or f'<meta http-equiv="refresh" content="0; url={path}">' in answer.body.decode()
         assert {"session", RETURN} <= device.cookies.keys()
         again = device.ask(method, path, NAVIGATION)
         form = path.startswith("/?") or path == "/"
@@ -452,6 +453,14 @@ class SentBackTests:
             target = again.header("Location") or ""
             assert device.gets(target, NAVIGATION) == 200, "the form"
             assert b"login_form" in device.ask("GET", target, NAVIGATION).body
+
+    def test_page_leads_to_no_other_site(self, api: InMemoryApi, device: Device) -> None:
+        api.clock.advance(700)
+        for path in ("//other.example/", "/\\other.example", "/page?<\"'&=%22%3E", "/page?" + "x" * 3000):
+            answer = device.ask("GET", path, NAVIGATION)
+            if answer.status == 401:
+                found = re.findall(r'<meta http-equiv="refresh" content="([^"]*)">', answer.body.decode())
+                assert found in (["0"], ["0; url=/page?&lt;&quot;&#x27;&amp;=%22%3E"]), path
 
     def test_proof_leads_on(self, api: InMemoryApi, device: Device) -> None:
         api.clock.advance(700)
