@@ -18,6 +18,7 @@ class NativeRequest:
     """The base of requests with the interface of `Request`; stock requests are adapted (`postd.http.stock_request`)."""
 
     is_shielded = False
+    is_described = False
 
 
 class Responder(Protocol):
@@ -39,6 +40,7 @@ class Request(Protocol):
         authentication: the result of checking its credentials; None if it has none of a scheme of the resource.
         responder: resumes the coroutine that makes the response, while the coroutine waits (`postd.http.views`).
         is_shielded: whether the coroutine continues when the client disconnects, as a login does.
+        is_described: whether it is the request that a proxy describes, which may pass no body of a response on.
         channel: the connection; None once it is lost.
     """
 
@@ -52,6 +54,7 @@ class Request(Protocol):
     authentication: AuthenticationResult | None
     responder: Responder | None
     is_shielded: bool
+    is_described: bool
     channel: Any
 
     @property

@@ -74,8 +74,11 @@ class BindingViews:
             request.add_header(REGISTRATION, encode_registration(self._path, challenge))
 
     def send_back(self, request: Request, challenge: bytes) -> Response | None:
-        """Return the page that sends a browser back to the same address; None if it was sent there already."""
-        return send_back(request, challenge)
+        """Return the page that sends a browser back to the same address; None if it was sent there already.
+
+        The gateway redirects to the form, which sends it back: not all proxies pass the page on.
+        """
+        return None if request.is_described else send_back(request, challenge)
 
     def send_back_to_form(self, request: Request, challenge: bytes) -> Response | None:
         """Return the page that sends a browser back to the form, which a proof leads on from; None to show the form.

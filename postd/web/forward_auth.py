@@ -50,6 +50,7 @@ class DescribedRequest(NativeRequest):
         Problem: 400, the description is absent, ambiguous or malformed.
     """
 
+    is_described = True
     route: str | None = None
     file: bytes | None = None
     client_certificate = None  # that of the connection is the proxy's own

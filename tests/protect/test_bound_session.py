@@ -565,12 +565,16 @@ class GatewayTests:
         gateway.server.clock.advance(700)
         assert gateway.gets("/page", {**nginx, **NAVIGATION}) == 401
         assert gateway.gets("/page", caddy) == 401
-        assert RETURN not in gateway.cookies
-        sent_back = gateway.ask("GET", "/page", {**caddy, **NAVIGATION})
+        to_form = gateway.ask("GET", "/page", {**caddy, **NAVIGATION})
+        assert (to_form.status, to_form.header("Location")) == (302, "/?next=/app%3Fx%3D1")
+        direct = {"X-Forwarded-Proto": "https", **NAVIGATION}
+        sent_back = gateway.ask("GET", "/?next=/app%3Fx%3D1", direct)
         assert sent_back.status == 401
         assert b'http-equiv="refresh"' in sent_back.body
-        again = gateway.ask("GET", "/page", {**caddy, **NAVIGATION})
-        assert (again.status, again.header("Location")) == (302, "/?next=/app%3Fx%3D1")
+        assert gateway.refresh().status == 200
+        lead_on = gateway.ask("GET", "/?next=/app%3Fx%3D1", direct)
+        assert (lead_on.status, lead_on.header("Location")) == (302, "/app?x=1")
+        assert gateway.gets("/page", {**caddy, **NAVIGATION}) == 200
 
 
 class LibraryTests:

@@ -28,6 +28,14 @@ FLAGS = [
     "--disable-sync",
 ]
 
+BINDING = (
+    "--enable-features=DeviceBoundSessions:RefreshQuota/false,EnableBoundSessionCredentialsSoftwareKeysForManualTesting"
+)
+"""The flag with which it binds sessions to its device, by keys in software and as often as a test wants it."""
+
+PROOF = "__Host-session-proof"
+"""The cookie that it renews."""
+
 
 class Chromium(Browser):
     """Chromium; what a page cannot do is done by the Chrome DevTools protocol."""

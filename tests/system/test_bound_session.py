@@ -8,13 +8,10 @@ import re
 import time
 from base64 import b64encode
 from collections.abc import Iterator
-from hashlib import sha256
 from typing import Self
 
 import httpx
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from cryptography.x509 import load_pem_x509_certificate
 from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.common.by import By
 
@@ -22,11 +19,10 @@ from postd.protocol.session import BindingTimes
 from tests.helpers import make_certificate
 from tests.integration.daemon import Daemon
 from tests.redis_server import free_port
-from tests.system.chromium import Chromium, open_chromium
+from tests.system.chromium import BINDING, PROOF, Chromium, open_chromium
+from tests.system.test_balancers import trust_flag
 from tests.web.clients import PASSWORD, account
 
-PROOF = "__Host-session-proof"
-FEATURES = "DeviceBoundSessions:RefreshQuota/false,EnableBoundSessionCredentialsSoftwareKeysForManualTesting"
 SETTINGS = """
 hosts = ["posts.test", "localhost"]
 users = "users"
@@ -108,18 +104,12 @@ class Site:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("bound")
     key, certificate = make_certificate(folder)
-    public = load_pem_x509_certificate(certificate.read_bytes()).public_key()
-    pin = b64encode(sha256(public.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)).digest()).decode()
     (folder / "users").write_text(account("alice"))
     (folder / "users").chmod(0o600)
     (folder / "postd.toml").write_text(SETTINGS)
     port = free_port()
     listen = f"ssl:{port}:privateKey={key}:certKey={certificate}:interface=127.0.0.1"
-    flags = (
-        f"--enable-features={FEATURES}",
-        f"--ignore-certificate-errors-spki-list={pin}",
-        "--host-resolver-rules=MAP *.test 127.0.0.1",
-    )
+    flags = (BINDING, trust_flag(certificate), "--host-resolver-rules=MAP *.test 127.0.0.1")
     with (
         Daemon(folder, "-c", "postd.toml", listen=listen) as daemon,
         open_chromium(f"https://posts.test:{port}", folder / "profile", *flags) as browser,

@@ -30,6 +30,7 @@ from twisted.internet.threads import deferToThread
 
 from postd.reactor import IReactor
 from postd.testing import Provider
+from tests.device import make_proof
 from tests.helpers import PATIENCE_S, locked
 from tests.integration.daemon import Daemon
 from tests.integration.forking import run
@@ -39,7 +40,7 @@ from tests.integration.test_logins import write_users
 from tests.issuer import Issuer, Key, Prover
 from tests.pages import Reader, read_blocks
 from tests.redis_server import free_port
-from tests.system.chromium import Chromium, open_chromium
+from tests.system.chromium import BINDING, PROOF, Chromium, open_chromium
 from tests.system.test_balancers import nginx_version, trust_flag, wait_until
 from tests.system.test_redis import substitute
 
@@ -179,7 +180,7 @@ class Backend:
         settings = substitute(
             "gateway.toml.example", {"tcp:8080": f"tcp:{self.port}", '["app.example"]': '["127.0.0.1"]'}
         )
-        throttle = f"\n[throttle]\nfailures = {FAILURES_MAX}\n"
+        throttle = f'\n[session]\nbind = "offer"\n[throttle]\nfailures = {FAILURES_MAX}\n'
         sign_in = f'\n[[sign_in]]\nid = "example"\nname = "Example"\nissuer = "{provider.url}"\nclient_id = "app"\n'
         (folder / "postd.toml").write_text(settings + throttle + bearer_table(self.issuer, dpop="accept") + sign_in)
         self.postd = Daemon(folder, "-c", "postd.toml", listen=None)
@@ -623,6 +624,31 @@ def test_session(gateway: Gateway, client: httpx.Client) -> None:
         assert answer.status_code == status
 
 
+def test_session_is_bound_to_a_device(gateway: Gateway, client: httpx.Client) -> None:
+    """`tests/system/test_bound_session.py` has a browser."""
+    bound = gateway.postd.log.count("session bound to a device")
+    key, offer = Key.make("ES256"), sign_in(client).headers["Secure-Session-Registration"]
+    found = re.fullmatch(r'\(ES256 RS256\);path="(/login/bind)";challenge="([^"]+)"', offer)
+    assert found
+    proof = make_proof(key, found[2], registers=True)
+    answer = client.post(found[1], headers={"Secure-Session-Response": proof})
+    assert answer.status_code == 200
+    assert answer.json()["scope"]["origin"] == gateway.url
+    client.cookies.set("theme", "dark")
+    assert client.get("/report.txt").text == REPORT
+    wait_until(lambda: gateway.postd.log.count("session bound to a device") > bound)
+    challenge = answer.headers["Secure-Session-Challenge"].split('"')[1]
+    named = {"Sec-Secure-Session-Id": answer.json()["session_identifier"]}
+    renewed = client.post(
+        "/login/bind/refresh", headers={**named, "Secure-Session-Response": make_proof(key, challenge)}
+    )
+    assert renewed.status_code == 200
+    assert client.get("/", headers={"Accept": BROWSER}).headers["Location"] == "/home"
+    assert client.post("/logout").status_code == 302
+    ended = client.post("/login/bind/refresh", headers=named)
+    assert (ended.status_code, ended.json()["continue"]) == (200, False)
+
+
 @pytest.mark.parametrize("target", ["/report.txt", "/a/b?c=d&e=%20f&g=%C3%BC", "/x%0D%0ASet-Cookie:%20a=b", "/?a=b"])
 def test_browser_is_led_to_the_form_and_back(gateway: Gateway, client: httpx.Client, target: str) -> None:
     request = client.build_request("GET", gateway.url + "/x", headers={"Accept": BROWSER})
@@ -1033,7 +1059,8 @@ def test_gateway_that_is_away_lets_nothing_in(gateway: Gateway, client: httpx.Cl
 def browser(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
     if gateway.kind not in {"nginx", "caddy"}:
         pytest.skip("one proxy that passes redirects on suffices")
-    with open_chromium(gateway.url, tmp_path_factory.mktemp("profile"), trust_flag(gateway.certificate)) as browser:
+    flags = (BINDING, trust_flag(gateway.certificate))
+    with open_chromium(gateway.url, tmp_path_factory.mktemp("profile"), *flags) as browser:
         yield browser
 
 
@@ -1047,6 +1074,11 @@ def test_person_signs_in_and_out(gateway: Gateway, browser: Chromium) -> None:
     browser.type("alice", "\ue004", PASSWORD, "\ue007")
     browser.wait_for("/page.html?year=2026&month=%20x")
     assert browser.text == "The page."
+    browser.wait_until(lambda: browser.driver.get_cookie(PROOF), "a proof")
+    browser.driver.delete_cookie(PROOF)
+    browser.open("/page.html")
+    assert browser.text == "The page."
+    assert browser.driver.get_cookie(PROOF), "the proof is renewed"
     browser.open("/logout")
     browser.type("\ue004", "\ue007")
     browser.wait_for("/")
