@@ -6,10 +6,12 @@
 import json
 import re
 from collections.abc import Callable
+from random import Random
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from msgspec.structs import replace
 from twisted.logger import capturedLogs, formatEvent
 
 from postd.errors import StoreUnavailableError
@@ -23,6 +25,7 @@ from tests.device import NAVIGATION, PROOF, Device, make_proof
 from tests.helpers import InMemoryApi, Response, result_of
 from tests.issuer import ABSENT, Key
 from tests.protect.program import MakeProgram
+from tests.protect.test_login import restart
 from tests.web.clients import PASSWORD
 from tests.web.test_posts import check_problem
 from tests.web.wire import ask, begin
@@ -433,6 +436,67 @@ class ThiefTests:
         assert "login refused: bind 'alice' from 127.0.0.1: it is not a JWT; a new challenge is sent" in log
         for secret in (*device.cookies.values(), device.challenge, device.session_id):
             assert secret not in log
+
+
+class WorkerTests:
+    def test_workers_know_sessions_and_challenges_of_each_other(self, api: InMemoryApi, device: Device) -> None:
+        other = restart(api, api.settings)
+        used = make_proof(device.key, device.challenge)
+        moved = replace(device, server=other)
+        assert moved.gets("/post") == 200
+        assert moved.refresh(used).status == 200
+        check_asks(device.refresh(used), device.session_id)
+        device.cookies = moved.cookies
+        assert device.gets("/post") == 200
+        api.clock.advance(10)
+        assert replace(device.copy("session"), server=other).gets("/post") == 401
+
+    def test_first_proof_at_one_worker_binds_at_all(self, api: InMemoryApi) -> None:
+        other = restart(api, api.settings)
+        device = Device(api)
+        device.sign_in()
+        thief = device.copy("session")
+        stolen = replace(thief, server=other)
+        assert stolen.gets("/post") == 200
+        device.register()
+        device.gets("/home")
+        api.clock.advance(6)
+        assert (thief.gets("/post"), stolen.gets("/post")) == (401, 401)
+
+
+@pytest.mark.slow
+def test_day_with_restarts_and_lost_answers_signs_nobody_out_and_lets_no_thief_in(make: MakeApi) -> None:
+    api = make(SETTINGS.replace("[session]", '[session]\nlifetime = "36h"') + RULE)
+    chance, device = Random(1), Device(api)
+    device.bind()
+    api.clock.advance(10)
+    end_s, renewed_s, refreshes = api.clock.seconds() + 86400, api.clock.seconds(), 0
+    thieves: list[tuple[float, Device]] = []
+    while api.clock.seconds() < end_s:
+        api.clock.advance(chance.choice([1, 60, 300, 600]))
+        now_s = api.clock.seconds()
+        if chance.random() < 0.05:
+            device.server = restart(api, api.settings)
+        if now_s - renewed_s > 480:  # Chromium renews a proof two minutes before it expires
+            renew(device, chance)
+            renewed_s, refreshes = now_s, refreshes + 1
+        assert [device.gets(path, BROWSER) for path in ("/home", "/post")] == [200, 200]
+        thieves = [*thieves[-5:], (now_s, device.copy(*chance.choice([(), ("session",)])))]
+        for taken_s, thief in thieves:
+            if PROOF not in thief.cookies or now_s - taken_s > 700:
+                thief.server = device.server
+                assert (thief.gets("/post"), thief.refresh().status) == (401, 403)
+    assert refreshes >= 100
+
+
+def renew(device: Device, chance: Random) -> None:
+    """Renew the proof as a browser does that repeats a request, or loses the answer to it."""
+    before, challenge = dict(device.cookies), device.challenge
+    assert device.refresh().status == 200 or device.refresh().status == 200, "the challenge may be old"
+    if chance.random() < 0.2:
+        device.cookies, device.challenge = before, challenge
+        assert device.refresh().status == 403
+        assert device.refresh().status == 200
 
 
 class SentBackTests:

@@ -31,7 +31,7 @@ shutdown_grace = "100ms"
 api = {read = ["open"], write = ["session"]}
 session = {bind = "offer"}
 """
-REFRESHES = 10
+REFRESHES = 3
 
 FETCH = """
 const done = arguments[arguments.length - 1];
@@ -204,6 +204,16 @@ def test_sign_out_is_final_and_the_next_sign_in_is_bound(site: Site) -> None:
     assert site.is_signed_in
     site.expire().browser.open("/home")
     assert site.is_signed_in
+
+
+@pytest.mark.slow
+def test_hundred_refreshes_with_restarts_sign_nobody_out(site: Site) -> None:
+    for number in range(100):
+        if number % 25 == 10:
+            site.stop()
+            site.daemon.__enter__()
+        assert "Success: alice" in site.expire().open_home()
+        assert site.proof
 
 
 def test_each_refresh_took_one_request(site: Site) -> None:
