@@ -9,7 +9,7 @@ from postd.errors import StoreUnavailableError
 from postd.protocol.bound_session import (
     DeviceProof,
     check_challenge,
-    check_proof_cookies,
+    check_proof_cookie,
     make_challenge,
     make_proof_cookie,
     name_challenge,
@@ -37,6 +37,7 @@ class SessionBinding:
 
     def __init__(self, store: LoginStore, *, now: Callable[[], float], times: BindingTimes) -> None:
         self._store, self._now, self.times = store, now, times
+        self._late_s = times.on_their_way_s + times.skew_s
 
     async def is_proven(self, id_hash: bytes, session: Session, cookies: bytes) -> bool:
         """Return whether a session may be used by a request with some cookies; the first proof binds the session.
@@ -44,7 +45,9 @@ class SessionBinding:
         The cookie of the session is enough before that, and for a moment after the sign-in.
         """
         now = self._now()
-        if now < await self._proof_expiry(id_hash, cookies) + self.times.on_their_way_s + self.times.skew_s:
+        # Not by a method of its own: each request takes these steps.
+        expires = check_proof_cookie(await self._store.key(_COOKIE_KEY), id_hash, cookies)
+        if now < expires + self._late_s:
             if not session.bound:
                 with suppress(StoreUnavailableError):  # the next request binds it; the store logs the error
                     await self._store.bind_session(id_hash, bound=now)
@@ -55,14 +58,12 @@ class SessionBinding:
     async def may_stream(self, id_hash: bytes, session: Session, cookies: bytes) -> bool:
         """Return whether an event stream that a request with some cookies has opened may go on."""
         now, age_s = self._now(), self.times.stream_s - self.times.proof_s
-        return now < await self._proof_expiry(id_hash, cookies) + age_s or self._needs_no_proof(session, now)
+        expires = check_proof_cookie(await self._store.key(_COOKIE_KEY), id_hash, cookies)
+        return now < expires + age_s or self._needs_no_proof(session, now)
 
     def _needs_no_proof(self, session: Session, now: float) -> bool:
         since = min(session.created + self.times.grace_s, session.bound)
         return not session.bound or now < since + self.times.on_their_way_s
-
-    async def _proof_expiry(self, id_hash: bytes, cookies: bytes) -> float:
-        return check_proof_cookies(await self._store.key(_COOKIE_KEY), id_hash, cookies)
 
     async def make_proof_cookie(self, id_hash: bytes) -> str:
         """Return the value of the cookie that is the proof of a session from now on."""

@@ -135,7 +135,8 @@ class Sessions:
         session = await self.find(id_hash)
         if session is None:
             return None
-        if session.device_key and not await self._is_proven(id_hash, session, cookies):
+        binding = self._binding
+        if session.device_key and binding is not None and not await binding.is_proven(id_hash, session, cookies):
             raise UnprovenError("no live proof of the device that it is bound to", session.username, known=True)
         now = self._now()
         expires = renewal(session, now=now, idle_s=self._idle_s)
@@ -144,18 +145,16 @@ class Sessions:
                 await self._store.renew_session(id_hash, seen=now, expires=expires)
         return session
 
-    async def _is_proven(self, id_hash: bytes, session: Session, cookies: bytes) -> bool:
-        return self._binding is None or await self._binding.is_proven(id_hash, session, cookies)
-
     async def find_only(self, credentials: SessionCredentials) -> tuple[bytes, Session] | None:
         """Return the live session of some credentials, with its hash, without renewing it.
 
         None unless exactly one is live; a bound one needs its proof.
         """
+        binding, cookies = self._binding, credentials.cookies
         live = [
             (id_hash, session)
             for id_hash, session in await self.find_all(credentials)
-            if not session.device_key or await self._is_proven(id_hash, session, credentials.cookies)
+            if not session.device_key or binding is None or await binding.is_proven(id_hash, session, cookies)
         ]
         return live[0] if len(live) == 1 else None
 
