@@ -51,6 +51,11 @@ class SessionReader:
     def read(self, request: Request) -> SessionCredentials | None:
         return decode_session_cookies(request)
 
+    def send_back(self, request: Request) -> Response | None:
+        if self._send_back is None or not is_unproven(request) or not _opens_page(request):
+            return None
+        return self._send_back(request, self.challenge)
+
     def redirect_to_sign_in(self, request: Request, back: bytes) -> Response | None:
         """Redirect to the form (spec: `/home` without a valid cookie); an invalid cookie is deleted.
 
@@ -58,21 +63,23 @@ class SessionReader:
         that it is bound to keeps its cookie: the browser is sent back once, and other requests that a redirect would
         lead away get a 401 (None).
         """
-        unproven, opens = is_unproven(request), request.method in _OPENING and is_navigation(request)
-        if unproven and opens and self._send_back is not None:
-            sent_back = self._send_back(request, self.challenge)
-            if sent_back is not None:
-                return sent_back
-        elif not unproven and decode_session_cookies(request) is not None:
+        sent_back, unproven = self.send_back(request), is_unproven(request)
+        if sent_back is not None:
+            return sent_back
+        if not unproven and decode_session_cookies(request) is not None:
             expire_session_cookie(request)
         carrying = self._page.carry(request, self.challenge)
         if carrying is not None:
             return carrying
-        if unproven and not opens and (back or request.method not in _OPENING):
+        if unproven and not _opens_page(request) and (back or request.method not in _OPENING):
             return None
         if not back or len(back) > LOCAL_PATH_MAX_BYTES:
             return self._to_form
         return make_redirect(b"%b?next=%b" % (self._sign_in, quote(back, safe="/").encode("ascii")))
+
+
+def _opens_page(request: Request) -> bool:
+    return request.method in _OPENING and is_navigation(request)
 
 
 def is_unproven(request: Request) -> bool:

@@ -149,6 +149,11 @@ class CredentialReader(Protocol):
         `back` is the target to redirect to after the sign-in; empty for none.
         """
 
+    def send_back(self, request: Request) -> Response | None:
+        """Return the page that sends a browser back to the same address, if its request lacks the proof of a bound
+        session; None for other requests, and if the browser was there a moment ago.
+        """
+
 
 class Protected(Struct, frozen=True):
     """A protected resource, as the realm's `mind`; `users` are the only accounts with access, empty for all."""
@@ -347,7 +352,8 @@ class OpenGuard(Guard):
     """A guard that requires no credentials (a rule with "open"): it authenticates those of a request that has any.
 
     Invalid credentials in `Authorization` are challenged: a client that sends them wants to be known. Invalid ones that
-    browsers send by themselves elsewhere, such as the cookie of a session that has ended, count as none.
+    browsers send by themselves elsewhere, such as the cookie of a session that has ended, count as none; but a browser
+    without the proof of a bound session is sent back for it, once.
     """
 
     def use(self, factories: Sequence[CredentialFactory], readers: Sequence[CredentialReader]) -> None:
@@ -367,6 +373,10 @@ class OpenGuard(Guard):
     ) -> Response | StreamedResponse | None:
         if refusal is not None and not (factory is None and ambient):
             return await self._challenge(refusal, factory, request)
+        if isinstance(refusal, UnprovenError) and not request.is_api:
+            sent_back = next(filter(None, (reader.send_back(request) for reader in self._readers)), None)
+            if sent_back is not None:
+                return sent_back
         request.authentication = None
         request.is_shielded = False
         return None if request.channel is None else await view(request)

@@ -516,6 +516,18 @@ class SentBackTests:
             assert device.gets(target, NAVIGATION) == 200, "the form"
             assert b"login_form" in device.ask("GET", target, NAVIGATION).body
 
+    def test_open_page_is_shown_to_a_browser_without_a_proof(self, make: MakeApi) -> None:
+        """It is sent back, so that the page knows who is signed in; without a proof the page is as for everyone."""
+        api = make('[session]\nbind = "offer"\n[api]\nwrite = ["session"]\n')
+        device = Device(api)
+        device.bind()
+        api.clock.advance(700)
+        assert device.gets("/board", NAVIGATION) == 401
+        assert device.gets("/board", NAVIGATION) == 200
+        assert device.gets("/post", NAVIGATION) == 200
+        device.refresh()
+        assert "alice" in text_of(device, "/board")
+
     def test_page_leads_to_no_other_site(self, api: InMemoryApi, device: Device) -> None:
         api.clock.advance(700)
         for path in ("//other.example/", "/\\other.example", "/page?<\"'&=%22%3E", "/page?" + "x" * 3000):

@@ -91,6 +91,9 @@ class OwnReader(Struct):
             return None
         return OwnCredentials(self.scheme, self.context.clients.address(request), self.context.throttle, found)
 
+    def send_back(self, _request: Request) -> Response | None:
+        return None
+
     def redirect_to_sign_in(self, _request: Request, _back: bytes) -> Response | None:
         """Return None: there is no form."""
         return None
