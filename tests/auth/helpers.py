@@ -20,8 +20,10 @@ T = TypeVar("T")
 _WRITES = (
     "add_failure",
     "add_session",
+    "bind_session",
     "delete_sessions",
     "forget_failures",
+    "register_device",
     "release_attempt",
     "prove_session",
     "renew_session",

@@ -125,8 +125,7 @@ class RedisLogins(StorePart[RedisDatabase]):
         await self._write(_BIND_SESSION, id_hash.hex(), repr(bound))
 
     async def was_bound(self, username: str) -> bool:
-        found: bool = await self._read_command("SISMEMBER", KEYS["BOUND_ACCOUNTS"], username) == 1
-        return found
+        return await self._read_command("HGET", KEYS["BOUND_ACCOUNTS"], username) is not None
 
     async def delete_sessions(self, id_hashes: Collection[bytes]) -> int:
         return await self._delete_sessions(_DELETE_SESSIONS, [id_hash.hex() for id_hash in id_hashes])

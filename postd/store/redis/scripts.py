@@ -72,7 +72,7 @@ KEYS = {
     "RESET": "postd:reset:",
     "RESETS": "postd:resets",
     "RESET_OF": "postd:reset_of:",
-    # The users of whom a session was bound to a device at any time.
+    # By user, when the last session was bound to a device.
     "BOUND_ACCOUNTS": "postd:bound_accounts",
     # Prefix of the failures of a key, and of its reservations under KEY:reserved, scored by their expiry; all of them
     # sets, scored by their first expiry.

@@ -216,6 +216,9 @@ async def test_user_of_the_sample_settings_has_all_permissions(lasting: RedisSer
         assert await store.use_nonce(b"n", 1, expires=NOW)
         await store.add_session(id_hash_of(1), make_session())
         await store.renew_session(id_hash_of(1), seen=NOW, expires=NOW)
+        assert await store.register_device(id_hash_of(1), "key")
+        await store.bind_session(id_hash_of(1), bound=NOW)
+        assert await store.was_bound("alice")
         assert len(await store.list_sessions()) == 1
         assert await store.delete_sessions_of({"alice": None}) == 1
         assert await store.delete_all_sessions() == 0

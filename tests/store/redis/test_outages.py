@@ -154,6 +154,8 @@ async def test_write_that_arrives_late_is_not_executed(server: RedisServer) -> N
             "add_session",
             "prove_session",
             "renew_session",
+            "register_device",
+            "bind_session",
         ),
         *(
             "delete_sessions",

@@ -73,6 +73,8 @@ async def test_own_commit_removes_only_results_of_what_it_changes(store: SqliteS
         (lambda: store.use_nonce(nonce, 1, expires=NOW), []),  # nothing is committed
         (lambda: store.key("x"), []),
         (lambda: store.renew_session(session, seen=1.0, expires=NOW), ["session"]),
+        (lambda: store.register_device(session, "key"), ["session"]),
+        (lambda: store.bind_session(session, bound=NOW), ["session"]),
         (lambda: store.add_failure(keys, now=NOW, expires=NOW + 1), ["failure"]),
         (lambda: store.add_post("x"), ["version"]),
         (lambda: store.replace_post(1, "y"), ["version"]),

@@ -321,6 +321,8 @@ async def test_only_uses_and_purges_are_committed_without_a_sync(store: SqliteSt
         lambda: store.key("new"),
         lambda: store.add_session(id_hash_of(1), make_session()),
         lambda: store.renew_session(id_hash_of(1), seen=NOW, expires=NOW + 9),
+        lambda: store.register_device(id_hash_of(1), "key"),
+        lambda: store.bind_session(id_hash_of(1), bound=NOW),
         lambda: store.delete_sessions([id_hash_of(1)]),
         lambda: store.add_failure(KEYS, now=NOW, expires=NOW + 9),
         lambda: store.forget_failures(KEYS[0]),

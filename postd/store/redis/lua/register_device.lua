@@ -3,5 +3,8 @@ local key = SESSION .. ARGV[2]
 if redis.call('EXISTS', key) == 0 then
   return 0
 end
-redis.call('HSETNX', key, 'device_key', ARGV[3])
-return redis.call('HGET', key, 'device_key') == ARGV[3] and 1 or 0
+local known = redis.call('HGET', key, 'device_key')
+if not known then
+  redis.call('HSET', key, 'device_key', ARGV[3])
+end
+return (known or ARGV[3]) == ARGV[3] and 1 or 0
