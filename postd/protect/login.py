@@ -1,6 +1,6 @@
 """Sign-in and sign-out by form (spec: Form-login paths; reference: Form login)."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from html import escape
 from http import HTTPStatus
 from string import Template
