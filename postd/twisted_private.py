@@ -10,6 +10,7 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 from twisted.internet import endpoints
@@ -124,6 +125,16 @@ def join_trust_roots(*roots: Any) -> Any:
                 root._addCACertsToContext(context)
 
     return TrustRoots()
+
+
+def openssl_behind(context: Any) -> tuple[Path, int]:
+    """Return the file of the OpenSSL that a context of pyOpenSSL uses, and the address of OpenSSL's own context.
+
+    pyOpenSSL has no method for the keys of session tickets (`postd.net.openssl`).
+    """
+    from cryptography.hazmat.bindings import _rust  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
+
+    return Path(str(_rust.__file__)), int(_rust._openssl.ffi.cast("uintptr_t", context._context))
 
 
 # Logs

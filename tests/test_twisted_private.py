@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from OpenSSL import SSL
 from OpenSSL.crypto import X509StoreContext, X509StoreContextError
 from twisted.cred.portal import Portal
 from twisted.internet.abstract import FileDescriptor
@@ -59,6 +60,7 @@ from postd.twisted_private import (
     log_file_of,
     make_port,
     make_twistd_log_observer,
+    openssl_behind,
     parse_proxy,
     release_request,
     send_only_write,
@@ -184,6 +186,12 @@ def test_trust_roots_are_trusted_together(tmp_path: Path, certificate: tuple[Pat
     X509StoreContext(store, own.original).verify_certificate()
     with pytest.raises(X509StoreContextError):
         X509StoreContext(store, unknown.original).verify_certificate()
+
+
+def test_openssl_of_a_context_is_found() -> None:
+    file, address = openssl_behind(SSL.Context(SSL.TLS_METHOD))
+    assert file.is_file()
+    assert address
 
 
 class TwistdLogTests:

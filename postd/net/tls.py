@@ -140,6 +140,7 @@ class Certificate:
         self._fingerprint = certificate.fingerprint(SHA256())
         self.not_before: float = certificate.not_valid_before_utc.timestamp()
         self.not_after: float = certificate.not_valid_after_utc.timestamp()
+        self._set_tickets()
 
     def accept(self, socket: socket | None) -> SSL.Connection:
         """Return the TLS of a new connection; without a socket its input and output stay in memory."""
