@@ -17,6 +17,7 @@ _INTERRUPTED = 130
 _COMMANDS = {
     "serve": "postd.cli.serve:serve",
     "user": "postd.cli.user:user",
+    "account": "postd.cli.account:account",
     "session": "postd.cli.session:session",
     "token": "postd.cli.token:token",
     "passkey": "postd.cli.passkey:passkey",

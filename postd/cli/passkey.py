@@ -3,7 +3,7 @@
 import click
 
 from postd.cli.options import format_table, format_time, with_settings
-from postd.cli.owners import is_owned, normalize_owner
+from postd.cli.owners import load_owners, normalize_owner
 from postd.cli.with_store import use_store
 from postd.errors import printable
 from postd.protocol.passkey import Passkey
@@ -24,9 +24,9 @@ def list_passkeys(*, loaded: LoadedSettings, account: str | None) -> None:
     Each line begins with the id of a passkey. Times are in UTC. Passkeys of removed users are not shown.
     """
     name = None if account is None else normalize_owner(account)
-    is_valid = is_owned(loaded)
+    owners = load_owners(loaded)
     found = use_store(loaded, lambda store: store.list_passkeys(name))
-    rows = [_describe(one) for one in found if is_valid(one.account, one.entry)]
+    rows = [_describe(one) for one in found if owners.owns(one.account, one.entry)]
     click.echo("\n".join(format_table(rows)) if rows else "no passkeys")
 
 

@@ -4,14 +4,10 @@ import time
 
 import click
 
-from postd.auth.user_file import check_name, load_accounts
 from postd.cli.options import format_table, format_time, pluralize, with_settings
-from postd.cli.passwords import require_valid
+from postd.cli.owners import load_owners, normalize_owner
 from postd.cli.with_store import use_store
-from postd.daemon.schemes import make_providers
 from postd.errors import printable
-from postd.protocol.bearer import has_issuer
-from postd.protocol.session import Session
 from postd.settings.loading import LoadedSettings
 
 
@@ -28,17 +24,9 @@ def list_sessions(*, loaded: LoadedSettings) -> None:
     The oldest session is first; times are in UTC.
     """
     now = time.time()
-    accounts = load_accounts(loaded.settings.users) if loaded.settings.users else None
-    fingerprints = {name: account.fingerprint for name, account in (accounts or {}).items()}
-    providers = {one.id: one.policy.fingerprint for one in make_providers(loaded)}
-
-    def is_valid(session: Session) -> bool:
-        if session.provider:  # another server of the store may have providers
-            return not providers or providers.get(session.provider) == session.fingerprint
-        return accounts is None or fingerprints.get(session.username) == session.fingerprint
-
+    owners = load_owners(loaded)
     found = use_store(loaded, lambda store: store.list_sessions())
-    live = [session for session in found if session.expires > now and is_valid(session)]
+    live = [session for session in found if session.expires > now and owners.has_begun(session)]
     heading = ("user", "signed in by", "since", "last seen", "ends unless used", "ends at the latest")
     binds = any(session.bound for session in live)
     rows: list[tuple[str, ...]] = [(*heading, "bound") if binds else heading]
@@ -58,9 +46,7 @@ def revoke_sessions(*, loaded: LoadedSettings, username: str | None, everybody: 
     """End sessions; users must sign in again."""
     if (username is None) != everybody:
         raise click.UsageError("give either --user NAME or --all")
-    name = username
-    if name is not None and not has_issuer(name):
-        name = require_valid("the name", check_name, name)
+    name = None if username is None else normalize_owner(username)
     ended = use_store(
         loaded, lambda store: store.delete_all_sessions() if name is None else store.delete_sessions_of({name: None})
     )

@@ -11,7 +11,7 @@ from postd.auth.accounts import find_provider_entry
 from postd.auth.personal_token import check_label, make_personal_token
 from postd.auth.user_file import check_name, load_accounts
 from postd.cli.options import format_table, format_time, pluralize, with_settings
-from postd.cli.owners import is_owned, normalize_owner
+from postd.cli.owners import load_owners, normalize_owner
 from postd.cli.passwords import require_valid
 from postd.cli.with_store import use_store
 from postd.daemon.schemes import make_providers
@@ -63,9 +63,9 @@ def list_tokens(*, loaded: LoadedSettings, account: str | None) -> None:
     Each line begins with the id of a token. Times are in UTC. Tokens of removed users are not shown.
     """
     name = None if account is None else normalize_owner(account)
-    is_valid = is_owned(loaded)
+    owners = load_owners(loaded)
     found = use_store(loaded, lambda store: store.list_tokens(name))
-    valid = (token for token in found if is_valid(token.account, token.entry))
+    valid = (token for token in found if owners.owns(token.account, token.entry))
     rows = [(token.id, printable(token.account), *_describe(token)) for token in valid]
     click.echo("\n".join(format_table(rows)) if rows else "no tokens")
 
