@@ -19,10 +19,12 @@ from postd.auth.user_file import (
     make_account,
     remove_account,
 )
-from postd.auth.user_file_editing import edit_user_file, load_user_file, put_password
+from postd.auth.user_file_editing import Edited, edit_user_file, load_user_file, put_password
+from postd.cli.account import count_records
 from postd.cli.options import format_table, pluralize, with_settings
+from postd.cli.owners import Owners, make_owners, normalize_owner
 from postd.cli.passwords import ask_password, password_option, read_password, require_valid
-from postd.cli.with_store import prepare_store, use_store, use_stores
+from postd.cli.with_store import prepare_store, use_store, use_stores, within_limit
 from postd.errors import (
     ConfigError,
     NoSuchPostError,
@@ -32,6 +34,7 @@ from postd.errors import (
     StoreOlderError,
     printable,
 )
+from postd.protocol.bearer import has_issuer
 from postd.protocol.digest import HASHES
 from postd.protocol.password import hash_kind, normalize, weakness
 from postd.protocol.password_reset import PasswordReset
@@ -80,24 +83,94 @@ def set_password(*, loaded: LoadedSettings, name: str, password_stdin: bool) -> 
 @click.option("--posts", "with_posts", is_flag=True, help="Remove all posts of this author, too.")
 @with_settings("store", "users")
 def remove_user(*, loaded: LoadedSettings, name: str, with_posts: bool) -> None:
-    """Remove a user.
+    """Remove a user, and end the user's sessions, tokens and passkeys.
 
-    With --posts the posts of a user who is removed already are removed, too. A running server refuses the user within
-    two seconds.
+    NAME is a user of the user file, or ISSUER#NAME of an OpenID provider: what the store has of that user ends, but
+    the provider may still sign the user in. With --posts the posts of a user who is removed already are removed, too.
+    A running server refuses the user within two seconds.
     """
+    remove = _end_provider_account if has_issuer(name) else _remove_account
+    remove(loaded, normalize_owner(name), with_posts=with_posts)
+
+
+def _end_provider_account(loaded: LoadedSettings, name: str, *, with_posts: bool) -> None:
+    store, owners = prepare_store(loaded), make_owners(loaded, None)
+    ended, posts = use_stores([store], lambda: _clear_store(store, owners, name, lambda: None, with_posts=with_posts))
+    if ended:
+        click.echo(f"{printable(name)}: {ended} ended")
+    if with_posts:
+        _report_removed_posts(name, posts, store)
+    elif not ended:
+        raise click.ClickException(f"{name!r} has no session, token or passkey in {store.description}")
+
+
+def _remove_account(loaded: LoadedSettings, name: str, *, with_posts: bool) -> None:
     file = _user_file(loaded.settings)
-    name = require_valid("the name", check_name, name)
-    store = prepare_store(loaded) if with_posts else None
+    accounts = decode_users(load_user_file(file) or b"", str(file))
+    if not with_posts:
+        _check_present(name, accounts.get(name), file)
+    owners, edits, ended = make_owners(loaded, accounts), list[Edited](), ""
 
     def remove(content: bytes, accounts: Mapping[str, Account]) -> bytes:
         _check_present(name, accounts.get(name), file)
         return remove_account(content, name)
 
-    if store is None or name in decode_users(load_user_file(file) or b"", str(file)):
-        _edit_file(file, remove, f"{printable(name)}: removed")
-    if store is not None:
-        removed = use_stores([store], lambda: _remove_posts(store, name))
-        click.echo(f"{printable(name)}: {pluralize(removed, 'post')} removed from {store.description}")
+    def remove_entry() -> None:
+        if name in accounts and not edits:
+            edits.append(edit_user_file(file, remove))
+
+    try:
+        store = prepare_store(loaded)
+        ended, posts = use_stores(
+            [store], lambda: _clear_store(store, owners, name, remove_entry, with_posts=with_posts)
+        )
+    except (PostdError, click.ClickException) as error:
+        if with_posts:
+            raise
+        remove_entry()  # fails again if that was the error
+        what = f"sessions, tokens and passkeys of {printable(name)}"
+        click.echo(f"postd: {what} end by themselves, with the entry, and may still be in the store: {error}", err=True)
+    finally:  # after Ctrl-C, too
+        for edited in edits:
+            click.echo(f"{printable(name)}: removed{f'; {ended} ended' if ended else ''}")
+            _report_edit(file, edited)
+    if with_posts:
+        _report_removed_posts(name, posts, store)
+
+
+def _report_removed_posts(name: str, number: int, store: Store) -> None:
+    click.echo(f"{printable(name)}: {pluralize(number, 'post')} removed from {store.description}")
+
+
+async def _clear_store(
+    store: Store, owners: Owners, account: str, remove_entry: Callable[[], None], *, with_posts: bool
+) -> tuple[str, int]:
+    """Remove the entry of an account, end what the store has of it, and remove its posts if asked.
+
+    Returns:
+        words about what has ended, empty if nothing has, and the number of posts removed.
+    """
+    # Before the entry is removed: then a running server deletes the same.
+    ended = await within_limit(store, _describe_records(store, owners, account))
+    remove_entry()
+    await within_limit(store, _end_all(store, account))
+    return ended, await _remove_posts(store, account) if with_posts else 0
+
+
+async def _describe_records(store: Store, owners: Owners, account: str) -> str:
+    """Return words about the valid sessions, tokens and passkeys of an account, empty if it has none."""
+    sessions = [*(await store.list_sessions_of(account)).values()]
+    tokens, passkeys = await store.list_tokens(account), await store.list_passkeys(account)
+    valid = count_records(owners, sessions, tokens, passkeys)[account]
+    numbers = {"session": valid.sessions, "token": valid.tokens, "passkey": valid.passkeys}
+    *others, last = [pluralize(number, kind) for kind, number in numbers.items() if number] or [""]
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+async def _end_all(store: Store, account: str) -> None:
+    """End the sessions, tokens, passkeys and resets of an account."""
+    await store.delete_sessions_of({account: None})
+    await store.delete_credentials_of({account: None})
 
 
 async def _remove_posts(store: Store, author: str) -> int:
@@ -237,6 +310,11 @@ def _check_present(name: str, present: Account | None, file: Path) -> None:
 def _edit_file(file: Path, change: Callable[[bytes, Mapping[str, Account]], bytes], done: str) -> None:
     edited = edit_user_file(file, change)
     click.echo(done)
+    _report_edit(file, edited)
+
+
+def _report_edit(file: Path, edited: Edited) -> None:
+    """Print the side effects of an edit."""
     if edited.created:
         click.echo(f"{printable(str(file))}: created with mode 0600")
     if edited.was_mode is not None:

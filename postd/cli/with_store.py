@@ -70,7 +70,7 @@ def use_store(loaded: LoadedSettings, work: Callable[[Store], Work[T]]) -> T:
         click.Abort: interrupted by Ctrl-C.
     """
     store = prepare_store(loaded)
-    return use_stores([store], lambda: _within_limit(store, work(store)))
+    return use_stores([store], lambda: within_limit(store, work(store)))
 
 
 def use_stores(stores: Sequence[Store], work: Callable[[], Awaitable[T]]) -> T:
@@ -90,13 +90,18 @@ def use_stores(stores: Sequence[Store], work: Callable[[], Awaitable[T]]) -> T:
         async with AsyncExitStack() as opened:
             for store in stores:
                 opened.push_async_callback(store.stop)
-                await _within_limit(store, store.start())
+                await within_limit(store, store.start())
             return await work()
 
     return run(use)
 
 
-async def _within_limit(store: Store, work: Work[T]) -> T:
+async def within_limit(store: Store, work: Work[T]) -> T:
+    """Return the result of work with a store that is done within `_STORE_TIMEOUT_S`.
+
+    Raises:
+        click.ClickException: the store does not respond.
+    """
     try:
         return await Deferred.fromCoroutine(work).addTimeout(_STORE_TIMEOUT_S, global_reactor())
     except TimeoutError:

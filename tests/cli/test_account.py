@@ -1,4 +1,4 @@
-"""`postd account`, as a process, without a running server."""
+"""`postd account`, and `postd user remove` with a store, as processes, without a running server."""
 
 import re
 import time
@@ -12,6 +12,7 @@ from postd.auth.user_file import load_accounts, make_account, set_account
 from postd.protocol.id_token import IdTokenPolicy
 from postd.reactor import IReactor
 from postd.store.sqlite.store import SqliteStore
+from tests.cases import each
 from tests.cli.test_session import postd
 from tests.helpers import run_sql
 
@@ -88,6 +89,13 @@ def add_session(folder: Path, account: str, fingerprint: str, seen: float, expir
     run_sql(folder / "postd.db", f"INSERT INTO {SESSIONS} ({columns}) VALUES ({row})")
 
 
+def count(folder: Path, account: str) -> list[int]:
+    """Return the numbers of tokens, passkeys and sessions of an account, valid or not."""
+    columns = {TOKENS: "account", PASSKEYS: "account", SESSIONS: "username"}
+    queries = [f"SELECT count(*) FROM {table} WHERE {column} = '{account}'" for table, column in columns.items()]
+    return [run_sql(folder / "postd.db", query)[0][0] for query in queries]
+
+
 def rows(shown: str) -> list[list[str]]:
     return [re.split(" {2,}", line) for line in shown.splitlines()]
 
@@ -130,3 +138,60 @@ class ListTests:
         assert "no such file" in error
         SqliteStore(str(tmp_path / "postd.db"), reactor=cast(IReactor, reactor)).prepare()
         assert postd(tmp_path, "account", "list") == (0, "no accounts\n", "")
+
+
+class RemoveTests:
+    def test_what_the_store_has_of_a_user_ends(self, folder: Path) -> None:
+        run_sql(folder / "postd.db", "INSERT INTO password_reset VALUES (x'00', 'alice', x'00', 9e9)")
+        shown = postd(folder, "user", "remove", "alice", "-c", "postd.toml")
+        assert shown == (0, "alice: removed; 1 session, 2 tokens and 1 passkey ended\n", "")
+        assert count(folder, "alice") == [0, 0, 0]
+        assert run_sql(folder / "postd.db", "SELECT * FROM password_reset") == []
+        assert postd(folder, "user", "remove", "zoë", "-c", "postd.toml") == (0, "zoë: removed\n", "")
+        assert count(folder, BOB) == [1, 1, 0]
+
+    def test_name_with_a_number_sign_is_a_user(self, folder: Path) -> None:
+        shown = postd(folder, "user", "remove", "al#1\u202e", "-c", "postd.toml")
+        assert shown == (0, "al#1\\u202e: removed; 1 session ended\n", "")
+
+    def test_user_of_a_provider_ends_without_a_user_file(self, folder: Path) -> None:
+        assert postd(folder, "user", "remove", BOB) == (0, f"{BOB}: 1 token and 1 passkey ended\n", "")
+        status, shown, error = postd(folder, "user", "remove", BOB)
+        assert (status, shown, error.count("\n")) == (1, "", 1)
+        assert f"{BOB!r} has no session, token or passkey in sqlite:" in error
+
+    def test_posts_of_a_user_of_a_provider_are_removed(self, folder: Path) -> None:
+        post = {"id": 1, "post": "hi", "author": BOB}
+        (folder / "posts").write_text(str(post).replace("'", '"') + "\n")
+        assert postd(folder, "import", "posts")[0] == 0
+        for ended, number in (f"{BOB}: 1 token and 1 passkey ended\n", "1 post"), ("", "0 posts"):
+            status, shown, _ = postd(folder, "user", "remove", BOB, "--posts")
+            assert (status, shown) == (0, f"{ended}{BOB}: {number} removed from sqlite:{folder}/postd.db\n")
+
+    @each(
+        "store, why",
+        [
+            ("memory:", "memory: exists only in the process of the server"),
+            ("sqlite:none.db", "there is no such file"),
+            ("sqlite:users", "it is not an SQLite database"),
+        ],
+    )
+    def test_unusable_store_keeps_no_user(self, folder: Path, users: bytes, store: str, why: str) -> None:
+        (folder / "users").write_bytes(users)
+        for arguments in (["alice", "--posts"], [BOB]):
+            status, shown, error = postd(folder, "user", "remove", *arguments, "-u", "users", "-s", store)
+            assert (status, shown, error.count("\n")) == (1, "", 1)
+            assert why in error
+        status, shown, error = postd(folder, "user", "remove", "alice", "-u", "users", "-s", store)
+        assert (status, shown, error.count("\n")) == (0, "alice: removed\n", 1)
+        assert error.startswith("postd: sessions, tokens and passkeys of alice end by themselves, with the entry, ")
+        assert why in error
+        assert not (folder / "none.db").exists()
+
+    def test_what_a_store_keeps_of_a_removed_user_belongs_to_none_of_the_same_name(self, folder: Path) -> None:
+        postd(folder, "user", "remove", "alice", "-u", "users", "-s", "memory:")
+        assert count(folder, "alice") == [4, 2, 3]
+        content = (folder / "users").read_bytes()
+        (folder / "users").write_bytes(set_account(content, make_account("alice", "secret", "postd")))
+        alice = ["alice", "password, Digest", "0", "0", "0", "unknown"]
+        assert alice in rows(postd(folder, "account", "list", "-c", "postd.toml")[1])

@@ -209,7 +209,7 @@ class RemoveTests:
     def test_user_is_removed(self, users: Path) -> None:
         add("alice")
         add("bob")
-        assert postd("user", "remove", "alice", "-u", "users").output == "alice: removed\n"
+        assert postd("user", "remove", "alice", "-u", "users").stdout == "alice: removed\n"
         assert list(accounts(users)) == ["bob"]
 
     def test_unknown_user_is_refused(self, users: Path) -> None:

@@ -1,4 +1,4 @@
-"""Passwords changed by their owners and by links, on a service of two workers with each kind of store."""
+"""Passwords changed by their owners and by links, and removed users, on two workers with each kind of store."""
 
 import re
 from collections.abc import Iterator
@@ -27,6 +27,9 @@ workers = 2
 public_url = "http://127.0.0.1:1"
 [accounts]
 change_password = true
+[[page]]
+path = "/token"
+schemes = ["token"]
 """
 
 
@@ -35,9 +38,10 @@ def daemon(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     """A daemon with two workers."""
     folder = tmp_path_factory.mktemp("daemon")
     content = b""
-    for name in ("alice", "bob", "carol", "dave"):
+    for name in ("alice", "bob", "carol", "dave", "frank"):
         content = set_account(content, make_account(name, FIRST, "postd"))
     (folder / "users").write_bytes(content)
+    (folder / "users").chmod(0o600)
     with ExitStack() as stack:
         url = "sqlite:postd.db" if request.param == "sqlite" else stack.enter_context(RedisServer(folder)).url
         (folder / "postd.toml").write_text(SETTINGS.format(store=url))
@@ -125,3 +129,25 @@ def test_link_works_once_on_all_workers(daemon: Daemon) -> None:
     daemon.wait_for('"POST /login/reset HTTP/1.1" 200 ')
     assert secret not in daemon.log
     assert "password 1" not in daemon.log
+
+
+def test_removed_user_has_nothing_left_on_each_worker(daemon: Daemon) -> None:
+    session, link = sign_in(daemon, "frank", FIRST).cookies["session"], make_link(daemon, "frank")
+    text = run([POSTD, "token", "add", "frank", "-c", "postd.toml"], daemon.folder).stdout.decode().strip()
+
+    def list_frank() -> list[list[str]]:
+        shown = run([POSTD, "account", "list", "-c", "postd.toml"], daemon.folder).stdout.decode()
+        return [line.split()[1:-2] for line in shown.splitlines() if line.startswith("frank ")]
+
+    def statuses(client: httpx.Client) -> list[int]:
+        paths = "/home", "/token", link
+        fields = {"Cookie": f"session={session}", "Authorization": f"Bearer {text}"}
+        return [client.get(path, headers=fields).status_code for path in paths]
+
+    with clients_of_each(daemon) as clients:
+        assert [statuses(client) for client in clients] == [[200, 200, 200]] * 2
+        assert list_frank() == [["password,", "Digest", "1", "0", "1"]]
+        removed = run([POSTD, "user", "remove", "frank", "-c", "postd.toml"], daemon.folder)
+        assert (removed.stdout, removed.stderr) == (b"frank: removed; 1 session and 1 token ended\n", b"")
+        assert [statuses(client) for client in clients] == [[302, 401, 400]] * 2
+    assert list_frank() == []
