@@ -1,6 +1,7 @@
 """`postd token`: the personal access tokens of accounts."""
 
 import math
+import shlex
 import time
 from collections.abc import Collection, Iterator
 from typing import get_args
@@ -51,7 +52,8 @@ def add_token(*, loaded: LoadedSettings, name: str, access: Access, label: str, 
     click.echo(text)
     click.echo(f"postd: token {record.id}: {', '.join(filter(None, _describe(record)))}", err=True)
     if not loaded.settings.uses_scheme("token"):
-        click.echo('postd: no access rule has "token" among its schemes: no token is accepted', err=True)
+        rule = f'"token" among its schemes, such as [api] {access}'
+        click.echo(f"postd: no access rule has {rule}: no token is accepted", err=True)
 
 
 @token.command("list")
@@ -111,7 +113,7 @@ def _find_account(loaded: LoadedSettings, name: str) -> tuple[str, bytes]:
         raise click.ClickException("users is not set; --users FILE or users in the settings file names the user file")
     account = (load_accounts(file) or {}).get(name)
     if account is None:
-        raise click.ClickException(f"{file} has no user {name!r}")
+        raise click.ClickException(f"{file} has no user {name!r}; postd user add {shlex.quote(name)} adds one")
     return name, account.entry
 
 
