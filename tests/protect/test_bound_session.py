@@ -6,8 +6,10 @@
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlencode
 
 import pytest
@@ -20,6 +22,7 @@ from postd.http.urlencoded import decode_query
 from postd.protect.account.base import Visitor
 from postd.protect.account.sessions import SessionTask
 from postd.protocol.session import hash_session_id
+from postd.reactor import ServiceClock
 from tests.cases import each
 from tests.device import NAVIGATION, PROOF, Device, make_proof
 from tests.helpers import InMemoryApi, Response, result_of
@@ -460,6 +463,19 @@ class WorkerTests:
         device.gets("/home")
         api.clock.advance(6)
         assert (thief.gets("/post"), stolen.gets("/post")) == (401, 401)
+
+    @pytest.mark.parametrize("offset_s", [60.0, -60.0])
+    def test_clock_that_is_a_minute_off_signs_nobody_out(self, api: InMemoryApi, offset_s: float) -> None:
+        with patch("tests.protect.test_login.ServiceClock", partial(ServiceClock, offset_s=offset_s)):
+            other = restart(api, api.settings)
+        device = Device(api)
+        device.bind()
+        moved = replace(device, server=other)
+        for _ in range(5):
+            api.clock.advance(599)
+            assert (device.gets("/post", BROWSER), moved.gets("/post", BROWSER)) == (200, 200)
+            assert moved.refresh().status == 200
+            device.cookies = moved.cookies
 
 
 @pytest.mark.slow
