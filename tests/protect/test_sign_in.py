@@ -19,6 +19,7 @@ from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs, formatEvent
 from twisted.web.resource import Resource
 
+from postd.http.peer import PeerResolver
 from postd.protect import Protection, identity, provider
 from postd.reactor import IReactor
 from postd.testing import Provider, Server
@@ -100,6 +101,16 @@ async def test_sign_in_begins_a_session(tmp_path: Path) -> None:
         assert shown.text == f"{site.idp.url}#alice alice session {site.idp.url} Alice"
         assert [*browser.cookies] == [("session", "/")]
         assert f"signed in: '{site.idp.url}#alice' from 127.0.0.1 by sign_in example" in lines
+
+
+@ensureDeferred
+async def test_sign_in_over_tls_offers_to_bind_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PeerResolver, "is_secure", lambda _, request: request.path.endswith(b"/callback"))
+    async with running(tmp_path, arguments={"bind_sessions": True}) as site:
+        response = await site.browser().sign_in(site.idp)
+        assert response.code == 302
+        (offer,) = response.headers.getRawHeaders("Secure-Session-Registration")
+        assert offer.startswith(f'(ES256 RS256);path="{FORM}/login/bind";challenge="')
 
 
 @ensureDeferred
