@@ -35,7 +35,8 @@ shutdown_grace = "100ms"
 api = {read = ["open"], write = ["session"]}
 session = {bind = "offer"}
 """
-REFRESHES = 3
+REFRESHES = 40
+"""More take more of the time of all checks; a hundred were tried."""
 
 FETCH = """
 const done = arguments[arguments.length - 1];
@@ -137,7 +138,7 @@ def test_first_request_after_the_registration_binds_the_session(site: Site) -> N
 
 
 def test_expired_proof_is_renewed(site: Site) -> None:
-    for _ in range(REFRESHES):
+    for _ in range(3):
         site.expire().browser.open("/home")
         assert site.is_signed_in
         assert site.proof
@@ -231,9 +232,9 @@ def test_sign_out_is_final_and_the_next_sign_in_is_bound(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_hundred_refreshes_with_restarts_sign_nobody_out(site: Site) -> None:
-    for number in range(100):
-        if number % 25 == 10:
+def test_refreshes_with_restarts_sign_nobody_out(site: Site) -> None:
+    for number in range(REFRESHES):
+        if number % 15 == 10:
             site.stop()
             site.daemon.__enter__()
         assert "Success: alice" in site.expire().open_home()
