@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from twisted.internet.defer import Deferred
-from twisted.internet.task import LoopingCall
+from twisted.internet.task import LoopingCall, deferLater
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
@@ -18,6 +18,9 @@ from postd.store.interface import LoginStore
 
 PURGE_EVERY_S = 10
 """How often expired sessions, nonces and failures are removed from the store."""
+
+SESSIONS_KEPT_S = 1
+"""How long sessions stay in the store after a change of their account, which has made them invalid."""
 
 
 class Upkeep:
@@ -82,25 +85,27 @@ class Upkeep:
         self._log.failure("background work of authentication stopped", failure=failure)
 
 
-async def delete_outdated(store: LoginStore, accounts: Mapping[str, Account | None]) -> None:
-    """Delete the sessions of users whose password has changed, or who were removed, and the links that reset it; also
-    the tokens and passkeys of former entries.
+def start_deleting_outdated(
+    store: LoginStore, clock: ServiceClock, users: UserDirectory, accounts: Mapping[str, Account | None]
+) -> None:
+    """Start to delete what belonged to former entries and passwords of accounts.
 
-    Fingerprints and entries alone make them worthless; this removes them from the store.
+    Fingerprints and entries alone make it worthless; this removes it from the store.
 
     Args:
-        store: has them.
-        accounts: the accounts as they are now, by the names of those that have changed; None for removed ones.
-
-    Raises:
-        StoreUnavailableError: they may not have been deleted.
+        store: has it.
+        clock: the timers.
+        users: the accounts.
+        accounts: those that have changed, None for removed ones.
     """
-    changed = [*accounts.items()]
-    await store.delete_sessions_of({name: None if one is None else one.fingerprint for name, one in changed})
-    await store.delete_credentials_of({name: None if one is None else one.entry for name, one in changed})
-
-
-def start_deleting_outdated(store: LoginStore, accounts: Mapping[str, Account | None]) -> None:
-    """Start `delete_outdated`."""
-    deleting = Deferred.fromCoroutine(delete_outdated(store, accounts))
+    deleting = Deferred.fromCoroutine(_delete_outdated(store, clock, users, accounts))
     deleting.addErrback(lambda failure: failure.trap(StoreUnavailableError))
+
+
+async def _delete_outdated(
+    store: LoginStore, clock: ServiceClock, users: UserDirectory, accounts: Mapping[str, Account | None]
+) -> None:
+    await store.delete_credentials_of({name: None if one is None else one.entry for name, one in accounts.items()})
+    # Where users change their password, their session gets the new fingerprint after the file was replaced.
+    await deferLater(clock, SESSIONS_KEPT_S)
+    await store.delete_sessions_of({name: users.fingerprint(name) for name in accounts})

@@ -8,7 +8,6 @@ from pathlib import Path
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from postd.auth.background_work import delete_outdated
 from postd.auth.password import PasswordVerifier
 from postd.auth.user_file import Account, make_account
 from postd.auth.user_file_editing import LockedError, edit_user_file, put_password
@@ -120,9 +119,10 @@ class PasswordWriter:
         If the store does not answer, they end with the next check of the file by each worker.
         """
         self._users.recheck()
-        present = self._users.get(account.name)
+        name = account.name
         with suppress(StoreUnavailableError):
-            await delete_outdated(self._store, {account.name: present})
+            await self._store.delete_sessions_of({name: self._users.fingerprint(name)})
+            await self._store.delete_credentials_of({name: self._users.entry(name)})
 
     def _report(self, error: ConfigError) -> UserFileError:
         self._log.error("new password not written: {error}", error=error)

@@ -115,7 +115,7 @@ def make_authentication(  # noqa: PLR0913 - all that it is made from
         schemes,
         store,
         realm=settings.realm,
-        users=load_users(settings.users, store, previous.context.users if previous is not None else None),
+        users=load_users(settings.users, store, clock, previous.context.users if previous is not None else None),
         limits=FailureLimits(**asdict(settings.throttle)),
         clients=PeerResolver(settings.trusted_proxies, settings.public_url, settings.api.cors_origins),
         clock=clock,

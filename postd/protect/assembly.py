@@ -1,7 +1,6 @@
 """Authentication, put together once for the server and for `Protection`: all schemes over one portal."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -298,7 +297,9 @@ class Authentication:
         return parts.make_pages(self.portal, protected) if parts.make_pages is not None else {}
 
 
-def load_users(path: str, store: LoginStore, previous: UserDirectory | None = None) -> UserDirectory:
+def load_users(
+    path: str, store: LoginStore, clock: ServiceClock, previous: UserDirectory | None = None
+) -> UserDirectory:
     """Return the accounts of a user file, "" for none; on a reload the previous accounts if the file has the same path.
 
     The sessions of users whose password changes, or who are removed, end; so do tokens and passkeys of removed ones.
@@ -309,7 +310,7 @@ def load_users(path: str, store: LoginStore, previous: UserDirectory | None = No
     if previous is not None and previous.path == path:
         previous.check()
         return previous
-    users = UserDirectory(path, changed=partial(start_deleting_outdated, store))
+    users = UserDirectory(path, changed=lambda accounts: start_deleting_outdated(store, clock, users, accounts))
     users.load()
     return users
 

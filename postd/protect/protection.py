@@ -231,7 +231,8 @@ class Protection:
         seconds("window_s", limits.window_s)
         directory: UserDirectory | ICredentialsChecker | None
         if isinstance(users, str | os.PathLike):
-            directory = _load_users(users, self._store, previous.context.users if previous is not None else None)
+            before = previous.context.users if previous is not None else None
+            directory = _load_users(users, self._store, self._clock, before)
             if self._form.accounts.change_password:
                 _warn_if_not_writable(directory.path)
         else:
@@ -647,13 +648,15 @@ def _warn_if_not_writable(path: str) -> None:
         _log.warn("{path}: {problem}; no password can be changed", path=path, problem=problem)
 
 
-def _load_users(path: str | os.PathLike[str], store: LoginStore, previous: UserDirectory | None) -> UserDirectory:
+def _load_users(
+    path: str | os.PathLike[str], store: LoginStore, clock: ServiceClock, previous: UserDirectory | None
+) -> UserDirectory:
     """Return the accounts of a user file."""
     if not os.fspath(path):
         raise expected("users", "the path of a user file", path)
     absolute = os.path.abspath(path)  # noqa: PTH100 - of text; twistd changes the folder later
     try:
-        directory = load_users(absolute, store, previous)
+        directory = load_users(absolute, store, clock, previous)
     except ConfigError as error:
         raise ValueError(f"users: {error}") from None
     if not directory.accounts:

@@ -103,6 +103,23 @@ class ChangeTests:
         assert text.count('autocomplete="new-password"') == 2
         assert 'value="alice"' in text
 
+    def test_session_stays_when_the_file_is_reloaded_during_the_change(
+        self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Another worker may find the new file before the session has the new fingerprint."""
+        here, there = sign_in(api), sign_in(api)
+        prove = api.store.prove_session
+
+        async def prove_late(*args: Any, **kwargs: Any) -> None:
+            api.logins.context.users.refresh()
+            api.clock.advance(0)
+            await prove(*args, **kwargs)
+
+        monkeypatch.setattr(api.store, "prove_session", prove_late)
+        assert change(api, here).status == 303
+        api.clock.pump([1, 1])
+        assert [is_signed_in(api, one) for one in (here, there)] == [True, False]
+
     def test_password_is_changed_and_this_session_stays(self, api: InMemoryApi) -> None:
         here, there, bob = sign_in(api), sign_in(api), sign_in(api, "bob")
         before = run(api, api.store.list_sessions())[0]
