@@ -34,14 +34,14 @@ class Accounts:
 
     def has_entry(self, account: str, entry: bytes) -> bool:
         """Return whether an account exists, with this entry."""
-        return self._users.entry(account) == entry or self.issuer(account, entry) != ""
+        return self._users.entry(account) == entry or self.provider(account, entry) is not None
 
-    def issuer(self, account: str, entry: bytes) -> str:
-        """Return the issuer of a provider's user with this entry, empty if it is no user of a provider."""
+    def provider(self, account: str, entry: bytes) -> "Provider | None":
+        """Return the provider whose user has this entry, None if it is no user of a provider."""
         for provider in self._providers.values():
             if provider.fingerprint == entry and account.startswith(f"{provider.url}#"):
-                return provider.url
-        return ""
+                return provider
+        return None
 
 
 def find_provider_entry(account: str, policies: Iterable[IdTokenPolicy]) -> bytes | None:

@@ -6,10 +6,10 @@ signatures. Passkeys belong to the entry of an account (`postd.auth.accounts`): 
 
 import hmac
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import NoReturn
 
 from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePublicKey
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -57,9 +57,6 @@ from postd.protocol.webauthn import (
 )
 from postd.reactor import ServiceClock
 from postd.store.interface import LoginStore
-
-if TYPE_CHECKING:
-    from postd.auth.sign_in import Provider
 
 SCHEME = "passkey"
 """The scheme of passkeys, in log and metrics."""
@@ -168,18 +165,14 @@ class PasskeyChecker(Checker):
     Args:
         passkeys: makes challenges.
         accounts: the accounts.
-        providers: the OpenID providers, by their ids.
         throttle: limits failures.
     """
 
     credentialInterfaces = (IPasskeyCredentials,)
 
-    def __init__(
-        self, passkeys: Passkeys, accounts: Accounts, providers: "Mapping[str, Provider]", throttle: Throttle
-    ) -> None:
+    def __init__(self, passkeys: Passkeys, accounts: Accounts, throttle: Throttle) -> None:
         self._passkeys = passkeys
         self._accounts = accounts
-        self._providers = providers
         self._throttle = throttle
 
     async def check(self, credentials: PasskeyCredentials) -> PasskeyIdentity:
@@ -232,7 +225,7 @@ class PasskeyChecker(Checker):
         except WebAuthnError as error:
             error.account = passkey.account
             raise
-        provider = next((one for one in self._providers.values() if _has_account(one, passkey)), None)
+        provider = self._accounts.provider(passkey.account, passkey.entry)
         if provider is None:
             return PasskeyIdentity(passkey.account, SCHEME, signed_in=None)
         return PasskeyIdentity(
@@ -268,10 +261,6 @@ def _to_refusal(error: WebAuthnError) -> Refused:
     if isinstance(error, ChallengeError):
         return LateAnswerError(str(error))
     return Refused(str(error), error.account, known=True)
-
-
-def _has_account(provider: "Provider", passkey: Passkey) -> bool:
-    return provider.fingerprint == passkey.entry and passkey.account.startswith(f"{provider.url}#")
 
 
 class Use(Struct, frozen=True):
@@ -383,7 +372,7 @@ def _check_key(encoded: bytes) -> None:
         WebAuthnError: it is not.
     """
     decoded = decode_credential_public_key(encoded)
-    key: Any = decoded_public_key_to_cryptography(decoded)
+    key: object = decoded_public_key_to_cryptography(decoded)
     match int(decoded.alg), key:
         case -7, EllipticCurvePublicKey(curve=SECP256R1()):
             pass

@@ -120,7 +120,8 @@ class PersonalTokenChecker(Checker):
         if now - token.used >= USED_INTERVAL_S and token_hash not in self._noting:
             Deferred.fromCoroutine(self._note_use(token_hash))
         account = token.account
-        issuer = self._accounts.issuer(account, token.entry) if has_issuer(account) else ""
+        provider = self._accounts.provider(account, token.entry) if has_issuer(account) else None
+        issuer = "" if provider is None else provider.url
         revalidate = partial(self._is_valid, token_hash, credentials)
         return Identity(account, credentials.scheme, issuer, SCOPES[token.access], revalidate)
 

@@ -58,7 +58,7 @@ class PasskeySignIn:
         self._passkeys = Passkeys(context.store, context.clock)
         self._accounts = Accounts(context.accounts, providers)
         self.form = PasskeyForm(context.clients, context.realm, self._path, context.store)
-        self.checker = PasskeyChecker(self._passkeys, self._accounts, providers, context.throttle)
+        self.checker = PasskeyChecker(self._passkeys, self._accounts, context.throttle)
 
     def make_task(self, area: AccountArea) -> AccountTask:
         """Return the pages on which users add and remove passkeys."""

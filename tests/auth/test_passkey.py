@@ -86,7 +86,7 @@ class Service:
         limits = {"failures": 10, "address_failures": 5, "account_failures": 100, "window_s": 300.0}
         throttle = Throttle(self.store, **limits, clock=self.clock)  # type: ignore[arg-type]
         accounts = Accounts(self.users, providers)
-        self.checker = PasskeyChecker(self.passkeys, accounts, providers, throttle)
+        self.checker = PasskeyChecker(self.passkeys, accounts, throttle)
 
     def creation(self, account: str = "alice", entry: bytes = ENTRY, session: bytes = SESSION) -> dict[str, Any]:
         challenge = result_of(self.passkeys.make_challenge("registration", session))

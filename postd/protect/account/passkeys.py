@@ -5,8 +5,6 @@ from html import escape
 from http import HTTPStatus
 from string import Template
 
-from twisted.logger import Logger
-
 from postd.auth.accounts import Accounts
 from postd.auth.passkey import Passkeys
 from postd.auth.personal_token import LABEL_MAX_CHARS, check_label
@@ -41,8 +39,6 @@ _DONE = {
     "gone": "There is no such passkey any more.",
     "confirmed": "Now add the passkey.",
 }
-
-_log = Logger()
 
 
 class PasskeyTask(AccountTask):
@@ -159,7 +155,7 @@ class PasskeyTask(AccountTask):
             made = await self._passkeys.register(require(fields, "credential"), party, visitor.id_hash)
         except WebAuthnError as error:
             late = isinstance(error, ChallengeError)
-            self._log(request, visitor, f"a passkey was not added: {error}")
+            self.area.log(request, visitor, f"a passkey was not added: {error}")
             why = "That has taken too long. Try again." if late else "The passkey was not accepted."
             return await self._make_page(request, visitor, why, HTTPStatus.BAD_REQUEST)
         passkey = Passkey(
@@ -179,7 +175,7 @@ class PasskeyTask(AccountTask):
         if not await self._store.add_passkey(passkey):
             why = f"The passkey exists already, or you have {PASSKEYS_PER_ACCOUNT}: remove one first."
             return await self._make_page(request, visitor, why, HTTPStatus.CONFLICT)
-        self._log(request, visitor, f"passkey {passkey.id} was added")
+        self.area.log(request, visitor, f"passkey {passkey.id} was added")
         return self.area.redirect(_NAME, "added")
 
     async def _rename(self, _request: Request, visitor: Visitor, fields: Fields) -> Response:
@@ -191,16 +187,8 @@ class PasskeyTask(AccountTask):
         id_ = require(fields, "id")
         removed = await self._store.delete_passkeys([id_], account=visitor.account)
         if removed:
-            self._log(request, visitor, f"passkey {id_} was removed")
+            self.area.log(request, visitor, f"passkey {id_} was removed")
         return self.area.redirect(_NAME, "removed" if removed else "gone")
-
-    def _log(self, request: Request, visitor: Visitor, what: str) -> None:
-        _log.info(
-            "account: {user!r} from {address}: {what}",
-            user=visitor.account,
-            address=self.area.clients.address(request),
-            what=what,
-        )
 
 
 def _decode_label(fields: Fields) -> str:
