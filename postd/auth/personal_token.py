@@ -75,7 +75,7 @@ class PersonalTokenChecker(Checker):
     A token belongs to an entry: it is refused when its account is removed, also if it is added again. A store sees a
     revocation by another process at once, and caches tokens until then: there is no other cache.
 
-    A token with a wrong checksum is a typing error: it is refused without a look-up, and counts as no failure. Any
+    A token with a wrong checksum is a typing error: it is refused without a look-up, and counts as no failure. Each
     other refused token counts as a failure of its address, as an opaque token does, one that has expired, too.
     """
 

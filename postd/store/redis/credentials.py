@@ -31,6 +31,9 @@ _PASSKEY_FIELDS = Passkey.__struct_fields__
 _RESET_FIELDS = PasswordReset.__struct_fields__
 _NO_ENTRY = "-"
 
+_Fields = Sequence[Any]
+"""Fields of a hash, each a `str`, or None if it is not there: then no field is."""
+
 
 class RedisCredentials(StorePart[RedisDatabase]):
     """Tokens, passkeys and resets, each under keys of their own."""
@@ -97,7 +100,9 @@ class RedisCredentials(StorePart[RedisDatabase]):
         fields = chain.from_iterable((name, _encode(value)) for name, value in asdict(record).items())
         return bool(await self.database.write(_ADD, kind, key.hex(), max_of_account, *fields))
 
-    async def _find(self, record: Literal["TOKEN", "PASSKEY"], fields: Sequence[str], account: str | None) -> list[Any]:
+    async def _find(
+        self, record: Literal["TOKEN", "PASSKEY"], fields: Sequence[str], account: str | None
+    ) -> Sequence[_Fields]:
         """Return the fields of all tokens or passkeys, or those of an account."""
         if account is None:
             keys = await self.database.read_command("ZRANGE", KEYS[f"{record}S"], 0, -1)
@@ -116,7 +121,7 @@ def _encode(value: str | bytes | float) -> str | int:
     return repr(value) if isinstance(value, float) else value if isinstance(value, str) else int(value)
 
 
-def _decode_token(fields: Sequence[Any]) -> PersonalToken | None:
+def _decode_token(fields: _Fields) -> PersonalToken | None:
     id_, account, entry, label, access, created, expires, used = fields
     if id_ is None:
         return None
@@ -124,7 +129,7 @@ def _decode_token(fields: Sequence[Any]) -> PersonalToken | None:
     return PersonalToken(id_, account, entry, label, access, float(created), float(expires), float(used))
 
 
-def _decode_passkey(fields: Sequence[Any]) -> Passkey | None:
+def _decode_passkey(fields: _Fields) -> Passkey | None:
     id_, credential_id, account, entry, public_key, label, created, used, *rest = fields
     if id_ is None:
         return None

@@ -43,6 +43,9 @@ _DELETE_OF = (
 
 _CACHED = ("personal_token",)
 
+_Row = tuple[Any, ...]
+_Values = Sequence[object] | Mapping[str, object]
+
 
 class SqliteCredentials(StorePart[SqliteDatabase]):
     """The tables of `schema/0011_credentials.sql`, without the sessions."""
@@ -132,13 +135,13 @@ class SqliteCredentials(StorePart[SqliteDatabase]):
 
         return await self.database.write(write, changes=_CACHED) if rows else 0
 
-    async def _list(self, select: str, account: str | None) -> list[Any]:
+    async def _list(self, select: str, account: str | None) -> list[_Row]:
         where, values = ("", ()) if account is None else (" WHERE account = ?", (account,))
         return await self.database.read(
             lambda connection: connection.execute(f"{select}{where} ORDER BY created, id", values).fetchall()
         )
 
-    async def _change(self, statement: str, rows: Sequence[Any], changes: Sequence[str] = ()) -> int:
+    async def _change(self, statement: str, rows: Sequence[_Values], changes: Sequence[str] = ()) -> int:
         """Run a statement once with each row of values; return how many rows of the table it has changed."""
         if not rows:
             return 0
@@ -147,6 +150,6 @@ class SqliteCredentials(StorePart[SqliteDatabase]):
         )
 
 
-def _decode_passkey(row: Sequence[Any]) -> Passkey:
+def _decode_passkey(row: _Row) -> Passkey:
     passkey = Passkey(*row)
     return replace(passkey, backup_eligible=bool(passkey.backup_eligible), backed_up=bool(passkey.backed_up))

@@ -16,7 +16,7 @@ class EndingSessions(Struct, frozen=True):
     """The form that ends a session, or all others."""
 
     id: Annotated[str, Meta(description="The session, as the page names it.")] | UnsetType = UNSET
-    others: Annotated[str, Meta(description="Any value, in place of `id`.")] | UnsetType = UNSET
+    others: Annotated[str, Meta(description="In place of `id`, with a value such as 1.")] | UnsetType = UNSET
 
 
 Password = Annotated[str, Meta(extra_json_schema={"minLength": 1, **_SECRET})]
