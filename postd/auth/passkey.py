@@ -61,8 +61,8 @@ from postd.store.interface import LoginStore
 SCHEME = "passkey"
 """The scheme of passkeys, in log and metrics."""
 
-RSA_MIN_BITS, RSA_MAX_BITS = 2048, 4096
-"""The sizes of RSA keys; larger ones take long to verify."""
+RSA_MIN_BITS, RSA_MAX_BITS, RSA_EXPONENT_MAX = 2048, 4096, 2**31 - 1
+"""The sizes of RSA keys, and the largest public exponent; greater ones take long to verify."""
 
 _CHALLENGE_KEY, _HANDLE_KEY = "passkey-challenge", "passkey"
 """The names of the keys in the store."""
@@ -378,7 +378,9 @@ def _check_key(encoded: bytes) -> None:
             pass
         case -8, Ed25519PublicKey():
             pass
-        case -257, RSAPublicKey(key_size=bits) if RSA_MIN_BITS <= bits <= RSA_MAX_BITS:
+        case -257, RSAPublicKey(key_size=bits) if (
+            RSA_MIN_BITS <= bits <= RSA_MAX_BITS and key.public_numbers().e <= RSA_EXPONENT_MAX
+        ):
             pass
         case _:
-            raise WebAuthnError("the public key is not one of its algorithm, or too short or too long")
+            raise WebAuthnError("the public key is not one of its algorithm, too short, or takes long to verify")

@@ -19,6 +19,9 @@ RSA_MIN_BITS = 2048
 RSA_MAX_BITS = 16384
 """The longest RSA key: verifying takes longer with each bit."""
 
+RSA_EXPONENT_MAX = 2**31 - 1
+"""The largest public exponent of an RSA key, as in Go; the longest ones take 200 times as long to verify with."""
+
 KEYS_MAX = 100
 """How many keys of a set are decoded; issuers have two or three."""
 
@@ -154,6 +157,8 @@ def _import(kind: str, entry: Mapping[str, Any], size: int) -> Any:
         bits = int.from_bytes(numbers["n"]).bit_length()
         if not RSA_MIN_BITS <= bits <= RSA_MAX_BITS:  # joserfc would only warn of short ones
             raise _Unusable(f"it has fewer than {RSA_MIN_BITS} bits, or more than {RSA_MAX_BITS}")
+        if int.from_bytes(numbers["e"]) > RSA_EXPONENT_MAX:
+            raise _Unusable(f"its e is greater than {RSA_EXPONENT_MAX}")
     encoded = {name: encode_base64url(number) for name, number in numbers.items()}
     try:
         return key_class.import_key({"kty": kind, **({"crv": entry["crv"]} if size else {}), **encoded})

@@ -19,6 +19,7 @@ from zope.interface.verify import verifyObject
 from postd.auth.accounts import Accounts
 from postd.auth.credentials import Refused
 from postd.auth.passkey import (
+    RSA_EXPONENT_MAX,
     IPasskeyCredentials,
     LateAnswerError,
     PasskeyChecker,
@@ -351,6 +352,19 @@ def test_other_keys_are_refused(algorithm: int, rsa_bits: int) -> None:
     device = Authenticator(PARTY.origin, algorithm=algorithm, rsa_bits=rsa_bits)
     with pytest.raises(WebAuthnError):
         service.register(device.create(service.creation()))
+
+
+def test_rsa_key_that_takes_long_to_verify_is_refused() -> None:
+    """With an exponent as long as the modulus, each sign-in would block the reactor for up to 10 ms."""
+    service, device = Service(), Authenticator(PARTY.origin, algorithm=RS256)
+    for exponent in (RSA_EXPONENT_MAX, RSA_EXPONENT_MAX + 2, (1 << 2047) - 1):
+        key = {**device.cose_key(), -2: exponent.to_bytes((exponent.bit_length() + 7) // 8, "big")}
+        made = device.create(service.creation(), key=key)
+        if exponent == RSA_EXPONENT_MAX:
+            assert service.register(made).public_key == cbor2.dumps(key, canonical=True)
+        else:
+            with pytest.raises(WebAuthnError, match="takes long to verify"):
+                service.register(made)
 
 
 @each(

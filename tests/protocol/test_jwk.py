@@ -14,7 +14,7 @@ from joserfc.errors import DecodeError
 from joserfc.jws import JWSRegistry
 from msgspec.structs import replace
 
-from postd.protocol.jwk import KEYS_MAX, RSA_MAX_BITS, KeySet, KeySetError, SigningKey, decode_key_set
+from postd.protocol.jwk import KEYS_MAX, RSA_EXPONENT_MAX, RSA_MAX_BITS, KeySet, KeySetError, SigningKey, decode_key_set
 from postd.protocol.jwt import ALGORITHMS, Jwt, decode_jwt
 from tests.cases import each
 from tests.issuer import ABSENT, EMPTY, Key, Mint, b64, make_token, unb64
@@ -389,6 +389,12 @@ class UsableTests:
         for bits, known in ((RSA_MAX_BITS, 1), (RSA_MAX_BITS + 1, 0), (8 * RSA_MAX_BITS, 0)):
             n = ((1 << bits) - 1).to_bytes((bits + 7) // 8, "big")
             assert len(key_set(RSA.jwk(n=b64(n))).keys) == known
+
+    def test_rsa_key_with_a_long_exponent_is_left_out(self) -> None:
+        """One as long as the modulus takes 200 times as long to verify with, and blocks the reactor."""
+        for exponent, known in ((3, 1), (RSA_EXPONENT_MAX, 1), (RSA_EXPONENT_MAX + 2, 0), ((1 << 2047) - 1, 0)):
+            e = exponent.to_bytes((exponent.bit_length() + 7) // 8, "big")
+            assert len(key_set(RSA.jwk(e=b64(e))).keys) == known
 
     @each(
         "crv",
