@@ -159,8 +159,8 @@ class Passkeys:
 class PasskeyChecker(Checker):
     """Assertions by passkeys. Refused ones count as failures of their address, as opaque tokens do.
 
-    They do not count for the account: a signature cannot be guessed, and whoever knows a credential id could lock its
-    owner out.
+    They do not count for the account: a signature cannot be guessed, and a client that knows a credential id could lock
+    its owner out.
 
     Args:
         passkeys: makes challenges.
