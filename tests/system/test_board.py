@@ -207,7 +207,7 @@ def test_other_window_updates_live_and_keeps_typed_text(
     with open_browser(daemon.url, tmp_path / "another") as another:
         store_session(another)
         another.open("/board")
-        another.type(Keys.TAB, Keys.TAB, "I am typing")
+        another.type(Keys.TAB, Keys.TAB, Keys.TAB, "I am typing")
         browser.open("/board")
         focus(browser, "#post")
         browser.type("From here <b>&", Keys.TAB, Keys.ENTER)
@@ -285,7 +285,7 @@ def test_page_reloads_the_list_after_reset(browser: Browser, others: Others) -> 
     browser.run_first(LISTEN_FROM_THE_FUTURE)
     browser.requested()
     browser.open("/board")
-    browser.type(Keys.TAB, Keys.TAB, "I am typing")
+    browser.type(Keys.TAB, Keys.TAB, Keys.TAB, "I am typing")
     asked: list[str] = []
 
     def listens_again() -> bool:
