@@ -22,6 +22,7 @@ from postd.auth.session import Sessions
 from postd.http.errors import Advice, Problem, make_problem_response, retry_after_text, to_problem
 from postd.http.interface import Request
 from postd.http.pages.template import STYLE, fill_page, make_policy, read_file
+from postd.http.pages.times import make_time
 from postd.http.peer import PeerResolver
 from postd.http.responses import HTML, PAGE_HEADERS, Response, make_redirect, make_response
 from postd.http.urlencoded import decode_form, decode_query
@@ -34,6 +35,7 @@ from postd.protect.login_form import LoginForm, make_alert, make_hidden
 from postd.protect.pages import Page
 from postd.protect.passkey_form import SCRIPT, PasskeyForm
 from postd.protocol.session import Session
+from postd.protocol.user_agent import UNKNOWN
 
 if TYPE_CHECKING:
     from postd.auth.sign_in import Provider
@@ -232,6 +234,15 @@ class AccountArea:
         if session.scheme == "passkey":
             return "with a passkey"
         return "with a password" if provider is None else f"with {provider.name}"
+
+    def browser(self, session: Session) -> str:
+        """Return the browser in which a session began, in words that may begin a line."""
+        words = session.browser or UNKNOWN
+        return words[0].upper() + words[1:]
+
+    def time(self, moment: float) -> str:
+        """Render a time, in seconds since the epoch, relative to now."""
+        return make_time(int(moment * 1000), int(self.now() * 1000))
 
     def redirect(self, name: str, done: str = "") -> Response:
         """Return the redirect to a page after a change; `done` names the message that it shows (`message`)."""

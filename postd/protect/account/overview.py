@@ -7,7 +7,6 @@ from string import Template
 
 from postd.http.interface import Request
 from postd.http.pages.template import read_file
-from postd.http.pages.times import make_time
 from postd.http.responses import Response
 from postd.protect.account.base import FORM, TITLE, AccountArea, AccountTask, Visitor
 from postd.protect.pages import Page
@@ -51,7 +50,7 @@ class Overview:
             done=area.message(request, _DONE),
             name=escape(visitor.name),
             means=escape(area.means(session)),
-            when=make_time(int(session.created * 1000), int(area.now() * 1000)),
+            when=area.time(session.created),
             bound=await self._describe_binding(visitor),
             tasks="".join(tasks),
             after=escape(self._after),

@@ -12,14 +12,12 @@ from postd.defaults import PASSKEYS_PER_ACCOUNT
 from postd.http.errors import Problem
 from postd.http.interface import Request
 from postd.http.pages.template import read_file
-from postd.http.pages.times import make_time
 from postd.http.responses import JSON, PAGE_HEADERS, Response, make_response
 from postd.protect.account.base import AccountArea, AccountTask, Fields, Visitor, require
 from postd.protect.pages import Page
 from postd.protect.passkey_form import SCRIPT, PasskeyForm
 from postd.protocol.passkey import Passkey
 from postd.protocol.personal_token import make_record_id
-from postd.protocol.user_agent import UNKNOWN
 from postd.protocol.webauthn import ChallengeError, WebAuthnError, make_creation_options
 
 _NAME = "account/passkeys"
@@ -99,12 +97,11 @@ class PasskeyTask(AccountTask):
         party = self._form.find_party(request)
         add = _NOT_HERE
         if party is not None:
-            browser = visitor.session.browser or UNKNOWN
             add = _ADD.substitute(
                 action=escape(self.area.path(_NAME)),
                 options=escape(self.area.path(f"{_NAME}/options")),
                 origin=escape(party.origin),
-                label=escape(browser[0].upper() + browser[1:]),
+                label=escape(self.area.browser(visitor.session)),
                 max=LABEL_MAX_CHARS,
             )
         content = _PAGE.substitute(
@@ -115,13 +112,12 @@ class PasskeyTask(AccountTask):
         return self.area.page(status, self.title, content, alert=alert, script=SCRIPT)
 
     def _make_item(self, passkey: Passkey) -> str:
-        now = int(self.area.now() * 1000)
-        used = f"Last used {make_time(int(passkey.used * 1000), now)}" if passkey.used else "Not used yet"
+        used = f"Last used {self.area.time(passkey.used)}" if passkey.used else "Not used yet"
         return _ITEM.substitute(
             id=passkey.id,
             label=escape(passkey.label),
             badge=_BACKED_UP if passkey.backed_up else "" if passkey.backup_eligible else _ONE_DEVICE,
-            created=make_time(int(passkey.created * 1000), now),
+            created=self.area.time(passkey.created),
             used=used,
             remove=escape(self.area.path(f"{_NAME}/remove")),
             rename=escape(self.area.path(f"{_NAME}/rename")),

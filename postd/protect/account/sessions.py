@@ -8,14 +8,12 @@ from string import Template
 from postd.http.errors import Problem
 from postd.http.interface import Request
 from postd.http.pages.template import read_file
-from postd.http.pages.times import make_time
 from postd.http.peer import UNIX
 from postd.http.responses import Response, make_redirect
 from postd.protect.account.base import AccountTask, Fields, Visitor, require
 from postd.protect.cookie import expire_session_cookie
 from postd.protect.pages import Page
 from postd.protocol.session import Session
-from postd.protocol.user_agent import UNKNOWN
 
 _NAME = "account/sessions"
 _END = f"{_NAME}/end"
@@ -62,18 +60,17 @@ class SessionTask(AccountTask):
         return self.area.page(HTTPStatus.OK, self.title, content)
 
     def _make_item(self, id_hash: bytes, session: Session, visitor: Visitor, *, binds: bool) -> str:
-        area, is_this, now = self.area, id_hash == visitor.id_hash, int(self.area.now() * 1000)
-        browser = session.browser or UNKNOWN
+        area, is_this = self.area, id_hash == visitor.id_hash
         place = "this machine" if session.address == UNIX else session.address
         return _ITEM.substitute(
             id=_id_of(id_hash),
-            browser=escape(browser[0].upper() + browser[1:]),
+            browser=escape(area.browser(session)),
             this=_THIS if is_this else "",
             bound="" if not binds else _BOUND if session.bound else _UNBOUND,
-            begun=make_time(int(session.created * 1000), now),
+            begun=area.time(session.created),
             address=f" from {escape(place)}" if place else "",
             means=escape(area.means(session)),
-            seen=make_time(int(session.seen * 1000), now),
+            seen=area.time(session.seen),
             end="" if is_this else _END_ONE.substitute(path=escape(area.path(_END)), id=_id_of(id_hash)),
         )
 

@@ -18,7 +18,7 @@ from postd.defaults import TOKENS_PER_ACCOUNT
 from postd.http.errors import Problem
 from postd.http.interface import Request
 from postd.http.pages.template import read_file
-from postd.http.pages.times import make_date, make_time
+from postd.http.pages.times import make_date
 from postd.http.responses import Response
 from postd.protect.account.base import AccountArea, AccountTask, Fields, Visitor, require
 from postd.protect.pages import Page
@@ -122,9 +122,9 @@ class TokenTask(AccountTask):
             label=escape(token.label) or "No name",
             badge=_EXPIRED if is_expired else "",
             access=_ACCESSES[token.access],
-            created=_make_time(token.created, now),
+            created=self.area.time(token.created),
             expires=_say_expiry(token, now),
-            used=f"Last used {_make_time(token.used, now)}" if token.used else "Never used",
+            used=f"Last used {self.area.time(token.used)}" if token.used else "Never used",
             path=escape(self.area.path(_REVOKE)),
             verb="Remove" if is_expired else "Revoke",
         )
@@ -249,10 +249,6 @@ def _say_expiry(token: PersonalToken, now: float) -> str:
     if math.isinf(token.expires):
         return "never expires"
     return f"expire{'s' if token.expires > now else 'd'} {make_date(int(token.expires * 1000))}"
-
-
-def _make_time(moment: float, now: float) -> str:
-    return make_time(int(moment * 1000), int(now * 1000))
 
 
 _DEFAULTS = {"label": "", "access": "read", "expires": ""}
