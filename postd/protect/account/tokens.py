@@ -40,8 +40,8 @@ _EXPIRED = ' <span class="badge">expired</span>'
 _DONE = {
     "revoked": "The token was revoked: no program can use it any more.",
     "gone": "There is no such token any more.",
-    "repeated": "That token was made before, and is not shown again. If you have not copied it, revoke it and make "
-    "another one.",
+    "repeated": "That form was sent before. If it has made a token, the list has it, and it is not shown again: if you "
+    "have not copied it, revoke it and make another one.",
 }
 
 _ACCESSES: Mapping[str, str] = {"read": "Read only", "write": "Read and write"}
