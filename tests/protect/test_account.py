@@ -14,6 +14,7 @@ from twisted.internet.defer import Deferred
 from twisted.logger import capturedLogs, formatEvent
 
 from postd.auth.personal_token import make_personal_token
+from postd.auth.session import Sessions
 from postd.protocol.personal_token import hash_token, is_token
 from tests.cases import each
 from tests.helpers import InMemoryApi, Response, result_of
@@ -466,6 +467,27 @@ class ConfirmationTests:
         assert tokens_of(api) == []
         make_token(api, session, {**fields, "password": PASSWORD})
         make_token(api, session)  # the session is recent now
+
+    def test_token_of_an_account_that_is_replaced_meanwhile_is_refused(
+        self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The name is another account's by the time that the password is found right."""
+        confirm, entries = Sessions.confirm, api.logins.context.users
+        before = entries.entry("alice")
+
+        async def confirm_and_replace(self: Sessions, *args: Any) -> None:
+            await confirm(self, *args)
+            assert api.users is not None
+            api.users.write_text(user_line("alice", "of another"))
+            assert entries.refresh()
+
+        monkeypatch.setattr(Sessions, "confirm", confirm_and_replace)
+        session = sign_in(api)
+        api.clock.advance(901)
+        answer = send(api, "/account/tokens", session, {**NEW, "password": PASSWORD})
+        assert answer.status == 200
+        assert entries.entry("alice") != before
+        assert {one.entry for one in tokens_of(api)} <= {before}  # worth nothing, and removed by and by
 
     def test_wrong_password_is_refused_and_logged_as_a_sign_in(self, api: InMemoryApi) -> None:
         session = sign_in(api)

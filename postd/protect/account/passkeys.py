@@ -141,6 +141,7 @@ class PasskeyTask(AccountTask):
 
     async def _add(self, request: Request, visitor: Visitor, fields: Fields) -> Response:
         party = self._form.require_party(request)
+        entry = self._entry(visitor)  # before anything is waited for: later the name may be that of another account
         asking = await self.area.confirm(request, visitor, fields)
         if asking is not None:
             return asking
@@ -158,7 +159,7 @@ class PasskeyTask(AccountTask):
             id=make_record_id(),
             credential_id=made.credential_id,
             account=visitor.account,
-            entry=self._entry(visitor),
+            entry=entry,
             public_key=made.public_key,
             label=label,
             created=self.area.now(),

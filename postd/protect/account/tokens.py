@@ -154,12 +154,13 @@ class TokenTask(AccountTask):
         draft, lifetime_s = self._decode(fields)
         if draft.errors:
             return await self._make_page(request, visitor, draft, HTTPStatus.UNPROCESSABLE_ENTITY)
-        asking = await self.area.confirm(request, visitor, fields)
-        if asking is not None:
-            return asking
+        # Before anything is waited for: later the name may be that of another account.
         entry = self._accounts.entry(visitor.account, visitor.session.provider)
         if entry is None:
             raise Problem(403, "The account was removed.")
+        asking = await self.area.confirm(request, visitor, fields)
+        if asking is not None:
+            return asking
         if not await self._use_form(visitor, fields):
             return self.area.redirect(_NAME, "repeated")
         text, token = make_personal_token(
