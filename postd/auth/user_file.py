@@ -4,8 +4,8 @@ A superset of Apache's htpasswd, one account a line:
 
     name:hash
     name:hash:MD5=<32 hex>,SHA-256=<64 hex>,realm=<text to the end of the line>
-    name:hash:id=<32 hex>,MD5=<32 hex>,SHA-256=<64 hex>,realm=<text to the end of the line>
-    name:hash:id=<32 hex>
+    name:hash:id=<12 hex>,MD5=<32 hex>,SHA-256=<64 hex>,realm=<text to the end of the line>
+    name:hash:id=<12 hex>
     name:hash:comment
 
 `hash` is one that `postd.protocol.password.check_hash` accepts. The third field, which Apache and nginx ignore, has the
@@ -44,8 +44,10 @@ NAME_MAX_BYTES = 255
 
 USER_FILE_MAX_BYTES = 16 * 1024**2
 
-ENTRY_BYTES = 16
-"""The length of the identity of an entry."""
+ENTRY_BYTES = 6
+"""The length of the identity of an entry: htpasswd refuses lines of 256 bytes and more."""
+
+_FINGERPRINT_BYTES = 16
 
 _HEX_CHARS = MappingProxyType(
     {"id": 2 * ENTRY_BYTES} | {name: 2 * made(usedforsecurity=False).digest_size for name, made in HASHES.items()}
@@ -72,14 +74,14 @@ class Account(Struct, frozen=True):
     @property
     def fingerprint(self) -> bytes:
         """What a session has of its account; it changes with the password."""
-        return hashlib.sha256(self.password_hash.encode()).digest()[:ENTRY_BYTES]
+        return hashlib.sha256(self.password_hash.encode()).digest()[:_FINGERPRINT_BYTES]
 
     @property
     def entry(self) -> bytes:
         """The identity of the entry, which stays when the password changes: a name that is removed and added again has
         another one. The first password, as hashed, decides it.
         """
-        return self.entry_id or self.fingerprint
+        return self.entry_id or self.fingerprint[:ENTRY_BYTES]
 
     def __rich_repr__(self) -> list[tuple[str, object]]:
         return [("name", self.name), ("digest_realm", self.digest_realm)]
@@ -216,7 +218,7 @@ def _decode_parts(field: str) -> tuple[str | None, Mapping[str, str], bytes]:
 _PARTS = re.compile(rf"(?:{'|'.join(HASHES)}|realm)=|.*,realm=|id=[0-9A-Fa-f]{{{_HEX_CHARS['id']}}}\s*(?:,|$)")
 """What a third field with parts begins with. Another one is a comment, but for that with a misspelled part."""
 
-_PART_IN_REALM = re.compile(rf",(?:{'|'.join(_HEX_CHARS)})=[0-9A-Fa-f]{{32}}")
+_PART_IN_REALM = re.compile(rf",(?:{'|'.join(_HEX_CHARS)})=[0-9A-Fa-f]{{{_HEX_CHARS['id']}}}")
 
 
 def _check_realm(realm: str) -> None:

@@ -9,7 +9,7 @@ from msgspec import Struct
 from twisted.logger import Logger
 
 from postd.auth.identity import Revalidate
-from postd.auth.user_file import Account, load_accounts
+from postd.auth.user_file import ENTRY_BYTES, Account, load_accounts
 from postd.errors import ConfigError
 from postd.protocol.password import DUMMY_HASH, cost_of
 
@@ -28,7 +28,7 @@ class _Accounts(Struct, frozen=True):
 
 def _index(by_name: Mapping[str, Account]) -> _Accounts:
     fingerprints = {name: account.fingerprint for name, account in by_name.items()}
-    entries = {name: account.entry_id or fingerprints[name] for name, account in by_name.items()}
+    entries = {name: account.entry_id or fingerprints[name][:ENTRY_BYTES] for name, account in by_name.items()}
     hashes = [account.password_hash for account in by_name.values()] or [DUMMY_HASH]
     return _Accounts(by_name, fingerprints, entries, {cost_of(stored): stored for stored in hashes})
 

@@ -38,12 +38,12 @@ MD5 = hashlib.md5(b"alice:postd:secret").hexdigest()
 SHA256 = hashlib.sha256(b"alice:postd:secret").hexdigest()
 DIGEST = f"MD5={MD5},SHA-256={SHA256},realm=postd"
 ALICE = Account("alice", BCRYPT, "postd", {"MD5": MD5, "SHA-256": SHA256})
-ENTRY = hashlib.sha256(b"an earlier hash").digest()[:16]
+ENTRY = hashlib.sha256(b"an earlier hash").digest()[:6]
 
 NAMES = st.text(st.characters(exclude_categories=["C", "Z"], exclude_characters=":#"), min_size=1, max_size=20)
 COMMENTS = st.sampled_from([b"", b"  ", b"# kept", b"\t# a:b", b"#\xff"])
 REALMS = st.text(st.characters(min_codepoint=32, max_codepoint=126, exclude_characters='"\\'), min_size=1)
-ENTRIES = st.binary(min_size=16, max_size=16) | st.just(b"")
+ENTRIES = st.binary(min_size=6, max_size=6) | st.just(b"")
 FILES = st.lists(
     st.tuples(COMMENTS | NAMES.map(lambda name: f"{name}:{BCRYPT}".encode()), st.sampled_from([b"\n", b"\r\n"]))
 ).map(lambda lines: b"".join(line + end for line, end in lines))
@@ -169,9 +169,9 @@ class DecodeUsersTests:
             (f"ID={ENTRY.hex()},{DIGEST}", "has an unknown part; allowed: id, MD5, SHA-256, realm"),
             (f"id={ENTRY.hex()},id={ENTRY.hex()},{DIGEST}", "has id twice"),
             (f"id={ENTRY.hex()},id={ENTRY.hex()}", "has id twice"),
-            (f"id={ENTRY.hex()[1:]},{DIGEST}", "does not have 32 hexadecimal digits after id="),
-            (f"id={ENTRY.hex()}0,{DIGEST}", "does not have 32 hexadecimal digits after id="),
-            (f"id=,{DIGEST}", "does not have 32 hexadecimal digits after id="),
+            (f"id={ENTRY.hex()[1:]},{DIGEST}", "does not have 12 hexadecimal digits after id="),
+            (f"id={ENTRY.hex()}0,{DIGEST}", "does not have 12 hexadecimal digits after id="),
+            (f"id=,{DIGEST}", "does not have 12 hexadecimal digits after id="),
             (f"id={ENTRY.hex()},MD5={MD5}", "has no realm; it ends with realm=<text>"),
             (f"id={ENTRY.hex()},", "has an unknown part"),
             (f"id={ENTRY.hex()},realm=postd", "has a realm and no hash; it needs MD5= or SHA-256="),
@@ -207,8 +207,9 @@ class DecodeUsersTests:
         assert decode(f"alice:{BCRYPT}:{comment}\n") == {"alice": Account("alice", BCRYPT)}
 
     def test_entry_without_an_identity_has_that_of_its_hash(self) -> None:
-        assert len(ALICE.entry) == 16
-        assert ALICE.entry == ALICE.fingerprint == Account("bob", BCRYPT).fingerprint
+        assert len(ALICE.fingerprint) == 16
+        assert ALICE.entry == ALICE.fingerprint[:6]
+        assert ALICE.fingerprint == Account("bob", BCRYPT).fingerprint
         assert replace(ALICE, entry_id=ENTRY).fingerprint == ALICE.fingerprint
         assert Account("alice", "$2y$another").entry != ALICE.entry
 
@@ -346,7 +347,7 @@ class EditingTests:
                 assert str(error).startswith("users: line 1: the third field ")
                 continue
             assert (account.h_a1 == {}) is (account.digest_realm is None)
-            assert account.entry == (account.entry_id or account.fingerprint)
+            assert account.entry == (account.entry_id or account.fingerprint[:6])
             written = set_account(b"", account)
             assert decode(written) == {"alice": account}
 

@@ -162,10 +162,10 @@ class UserDirectoryTests:
         file.write_text(ALICE_ANEW + BOB)
         users.refresh()
         assert changes.pop() == {"alice": users.get("alice")}
-        file.write_text(ALICE_ANEW.strip() + ":id=" + "0f" * 16 + "\n" + BOB)  # by hand: the entry of another account
+        file.write_text(ALICE_ANEW.strip() + ":id=" + "0f" * 6 + "\n" + BOB)  # by hand: the entry of another account
         users.refresh()
         assert changes.pop() == {"alice": users.get("alice")}
-        assert users.entry("alice") == b"\x0f" * 16
+        assert users.entry("alice") == b"\x0f" * 6
         file.write_text(ALICE_ANEW + BOB)
         users.refresh()
         assert [*changes.pop()] == ["alice"]
@@ -200,7 +200,7 @@ class UserDirectoryTests:
         edit_user_file(file, lambda content, accounts: put_password(content, accounts, anew, lambda _: None))
         users.refresh()
         assert users.fingerprint("alice") != first == users.entry("alice")
-        for content, entry in (("", None), (ALICE_ANEW, anew.fingerprint)):  # removed, and added again
+        for content, entry in (("", None), (ALICE_ANEW, anew.entry)):  # removed, and added again
             file.write_text(content)
             users.refresh()
             users.refresh()  # an empty file is loaded at the second check
