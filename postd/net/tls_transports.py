@@ -28,6 +28,7 @@ from zope.interface import implementer
 from postd.net.tls import Certificate
 from postd.net.transports import Poller, TCPTransport
 from postd.reactor import IReactor
+from postd.twisted_private import buffered_bytes
 
 HANDSHAKES_PER_TURN = 4
 """How many connections go on with their handshake in one turn of the reactor, in less than a millisecond."""
@@ -229,6 +230,10 @@ class TLSTransport(TCPTransport):
 
     def doWrite(self) -> Any:
         reason = super().doWrite()
+        if reason is None and self.disconnecting and not (self._is_written or buffered_bytes(self)):
+            # A producer was resumed, and wrote nothing. Stock Twisted waits for it to write or to unregister; one that
+            # does not know of the client's close_notify would do neither.
+            reason = CONNECTION_DONE
         return self._end_output() if reason is CONNECTION_DONE else reason
 
     def _end_output(self) -> Any:

@@ -368,10 +368,13 @@ def test_end_without_close_notify_is_a_loss(one: TLSConnection) -> None:
 
 
 @VERSIONS
+@each("has_producer", [False, True], ids=["no producer", "paused producer"])
 def test_close_notify_of_the_client_is_answered_after_what_is_written(
-    connect: ConnectTLS, version: ssl.TLSVersion
+    connect: ConnectTLS, version: ssl.TLSVersion, *, has_producer: bool
 ) -> None:
     one = connect(version)
+    if has_producer:  # as the front is one for as long as it is connected
+        one.transport.registerProducer(PushProducer(), streaming=True)
     written = bytes(2_000_000)
     one.transport.writeSequence([written])
     with pytest.raises(ssl.SSLWantReadError):
