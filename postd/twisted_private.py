@@ -137,6 +137,16 @@ def openssl_behind(context: Any) -> tuple[Path, int]:
     return Path(str(_rust.__file__)), int(_rust._openssl.ffi.cast("uintptr_t", context._context))
 
 
+def read_one_record(connection: Any) -> None:
+    """Let a read of a TLS connection end after a record without data, such as KeyUpdate.
+
+    pyOpenSSL sets the opposite for each connection: OpenSSL reads until there is data, or nothing more has arrived.
+    """
+    from cryptography.hazmat.bindings import _rust  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
+
+    _rust._openssl.lib.SSL_clear_mode(connection._ssl, _rust._openssl.lib.SSL_MODE_AUTO_RETRY)
+
+
 # Logs
 
 

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.bindings import _rust
 from OpenSSL import SSL
 from OpenSSL.crypto import X509StoreContext, X509StoreContextError
 from twisted.cred.portal import Portal
@@ -62,6 +63,7 @@ from postd.twisted_private import (
     make_twistd_log_observer,
     openssl_behind,
     parse_proxy,
+    read_one_record,
     release_request,
     send_only_write,
     send_pieces,
@@ -192,6 +194,13 @@ def test_openssl_of_a_context_is_found() -> None:
     file, address = openssl_behind(SSL.Context(SSL.TLS_METHOD))
     assert file.is_file()
     assert address
+
+
+def test_read_of_a_connection_does_not_go_on_without_data() -> None:
+    connection = SSL.Connection(SSL.Context(SSL.TLS_METHOD), None)
+    read_one_record(connection)
+    library = _rust._openssl.lib  # noqa: SLF001 - pyOpenSSL returns no mode
+    assert not library.SSL_set_mode(connection._ssl, 0) & library.SSL_MODE_AUTO_RETRY  # noqa: SLF001 - as above
 
 
 class TwistdLogTests:

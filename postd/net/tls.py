@@ -8,6 +8,7 @@ Departures from stock Twisted, whose `ssl:` endpoints make one context for their
 - A key that does not belong to its certificate is an error when both are read, not when the first client connects.
 - A client certificate of any issuer is accepted, and none is required: a token names the thumbprint of its certificate.
   Stock Twisted asks for certificates of named authorities.
+- A read handles one record: a client that sends KeyUpdate after KeyUpdate keeps the server from nothing else.
 - A session is resumed by a ticket, on each worker; in stock Twisted none is. Not where client certificates are asked
   for: on each connection, the client proves that it has the key of its certificate. The keys of tickets are replaced
   each hour, and belong to one certificate of the server.
@@ -26,7 +27,7 @@ from twisted.internet.ssl import AcceptableCiphers, CertificateOptions
 
 from postd.errors import UnusableCertificateError
 from postd.net.openssl import TICKET_KEYS_BYTES, set_ticket_keys
-from postd.twisted_private import complete_endpoints
+from postd.twisted_private import complete_endpoints, read_one_record
 
 complete_endpoints()
 
@@ -147,6 +148,7 @@ class Certificate:
         kind = _AskingConnection if self._asks_clients else SSL.Connection
         connection = kind(self._context, socket)
         connection.set_accept_state()
+        read_one_record(connection)
         if not self._has_tickets:
             connection.set_options(SSL.OP_NO_TICKET)
         return connection

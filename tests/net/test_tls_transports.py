@@ -479,6 +479,21 @@ def test_connection_that_has_to_answer_a_key_update_first_is_read_when_it_can_se
     assert one.read() == b"another"
 
 
+def test_one_key_update_is_answered_in_a_turn(connect: ConnectTLS, tmp_path: Path) -> None:
+    """Otherwise a client that sends one after the other would keep the server from all other work."""
+    secrets = tmp_path / "secrets"
+    one = connect(secrets=secrets)
+    updates = KeyUpdates(secrets)
+    one.client.sendall(b"".join(updates.next() for _ in range(20)))
+    turns = 0
+    while select.select(one.reactor.readers, [], [], 0)[0]:
+        one.reactor.turn()
+        turns += 1
+    assert turns >= 20
+    one.write(b"response")
+    assert one.read() == b"response"
+
+
 # --- Output
 
 
