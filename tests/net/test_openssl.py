@@ -1,12 +1,16 @@
 """The functions of OpenSSL that pyOpenSSL has no method for."""
 
+from ctypes import PyDLL
+from functools import partial
 from pathlib import Path
+from shutil import copyfile
 
 import pytest
 from OpenSSL import SSL
 
 from postd.net import openssl
 from postd.net.openssl import TICKET_KEYS_BYTES, set_ticket_keys
+from postd.twisted_private import openssl_behind
 
 
 def test_keys_of_tickets_are_set() -> None:
@@ -19,14 +23,40 @@ def test_keys_of_a_wrong_length_are_refused() -> None:
     assert not set_ticket_keys(SSL.Context(SSL.TLS_METHOD), b"short")
 
 
-@pytest.mark.parametrize("content", [b"\x7fELF\1\1" + bytes(100), b"\x7fELF\2\1" + bytes(100)])
+@pytest.mark.parametrize("content", [b"", b"\x7fELF\1\1" + bytes(100), b"\x7fELF\2\1" + bytes(100), None])
 def test_file_without_the_symbol_has_no_function(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
 ) -> None:
     """Then there are no tickets."""
     file = tmp_path / "stripped.so"
-    file.write_bytes(content)
+    if content is not None:
+        file.write_bytes(content)
     symbols = openssl._symbols  # noqa: SLF001 - the file that it reads cannot be chosen otherwise
     monkeypatch.setattr(openssl, "_symbols", lambda _, names: symbols(file, names))
     monkeypatch.setattr(openssl, "_function", openssl._function.__wrapped__)  # noqa: SLF001 - what it finds is cached
     assert not set_ticket_keys(SSL.Context(SSL.TLS_METHOD), bytes(TICKET_KEYS_BYTES))
+
+
+@pytest.mark.parametrize("name", ["SSL_CTX_ctrl", "PyInit__rust"])
+def test_file_that_was_replaced_after_it_was_loaded_has_no_function(tmp_path: Path, name: str) -> None:
+    """What is at the address of the new file would be another function."""
+    original, _ = openssl_behind(SSL.Context(SSL.TLS_METHOD))
+    file, new = tmp_path / original.name, tmp_path / "new"
+    copyfile(original, file)
+    library = PyDLL(str(file))  # a second copy, of which nothing is called
+    find = partial(openssl._function.__wrapped__, file, "SSL_CTX_ctrl", openssl._CONTROL)  # noqa: SLF001 - as above
+    assert find() is not None
+    content = file.read_bytes()
+    code = openssl._symbols(file, (name,))[name].code  # noqa: SLF001 - as above
+    new.write_bytes(content.replace(code, code[::-1]))
+    new.replace(file)
+    assert find() is None
+    del library
+
+
+def test_file_that_is_not_loaded_is_not_loaded(tmp_path: Path) -> None:
+    original, _ = openssl_behind(SSL.Context(SSL.TLS_METHOD))
+    file = tmp_path / original.name
+    copyfile(original, file)
+    assert openssl._function.__wrapped__(file, "SSL_CTX_ctrl", openssl._CONTROL) is None  # noqa: SLF001 - as above
+    assert str(file) not in Path("/proc/self/maps").read_text()
