@@ -184,6 +184,7 @@ class Events:
         """Let a subscriber that waits catch up, after a check of its credentials."""
         self._following.pop(subscriber, None)
         subscriber.is_waiting = False
+        subscriber.request.responder = None  # `_catch_up` itself notices a connection that is lost in a write
         respond(subscriber.request, self._catch_up(subscriber))
 
     async def _catch_up(self, subscriber: "_Subscriber") -> None:
@@ -288,7 +289,10 @@ class Events:
                 await deferLater(self.clock, 0)
             for subscriber in subscribers[start : start + SENT_PER_TURN]:
                 if subscriber in self._following:
-                    act(subscriber)
+                    try:
+                        act(subscriber)
+                    except Exception as error:  # noqa: BLE001 - it ends this stream only
+                        subscriber.request.fail(error)
 
     async def _beat(self) -> None:
         await self._for_each(_send_heartbeat)

@@ -579,6 +579,25 @@ class FailureTests:
             events += late.wait()
         assert [event.number for event in events] == [1, 2, 3, 4]
 
+    @pytest.mark.parametrize("what", ["change", "heartbeat"])
+    def test_error_ends_one_stream_only(self, api: InMemoryApi, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+        failing, other = Subscriber(api), Subscriber(api)
+        for listener in (failing, other):
+            assert listener.wait() == []
+
+        def fail(_data: bytes) -> None:
+            raise RuntimeError
+
+        monkeypatch.setattr(failing.transport, "write", fail)
+        for round_ in (1, 2):
+            if what == "change":
+                api.add("text")
+                assert [event.number for event in other.wait()] == [round_]
+            else:
+                other.wait(HEARTBEAT_EVERY_S)
+                assert other.beats == round_
+        assert failing.transport.aborted
+
     def test_reload_ends_streams_of_earlier_generations(self, api: InMemoryApi) -> None:
         before = Subscriber(api)
         api.events.begin_generation()  # the new one has no streams yet
