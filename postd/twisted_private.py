@@ -150,7 +150,7 @@ def read_one_record(connection: Any) -> None:
 # Logs
 
 
-def make_twistd_log_observer(options: Mapping[str, Any]) -> FileLogObserver:
+def make_twistd_log_observer(options: Mapping[str, object]) -> FileLogObserver:
     """Return the observer that twistd would log to by its options `logfile` and `nodaemon`.
 
     This opens the file, and handles SIGUSR1 by rotating it. An application can only replace twistd's observer.

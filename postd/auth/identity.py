@@ -3,7 +3,6 @@
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 from msgspec import Struct
 
@@ -44,7 +43,7 @@ class Identity(Struct, frozen=True):
         return f"Identity({self.name!r}, {self.scheme!r}, issuer={self.issuer!r})"  # claims may be secret
 
     @property
-    def claims(self) -> Mapping[str, Any]:
+    def claims(self) -> Mapping[str, object]:
         """The claims of the token, read-only; a copy, because the requests with a token share its identity."""
         return MappingProxyType(json.loads(self.claims_json))
 

@@ -5,7 +5,7 @@
 
 from collections.abc import Callable
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from OpenSSL import SSL
 from service_identity import VerificationError
@@ -27,6 +27,8 @@ from postd.reactor import IReactor
 from postd.twisted_private import complete_endpoints, join_trust_roots
 
 complete_endpoints()
+
+T = TypeVar("T")
 
 
 def single_exchange(reactor: IReactor) -> dict[str, Any]:
@@ -97,7 +99,7 @@ class EndpointFactory:
         self._reactor = reactor
         self._wrapper = wrapper
         self._connect_s = connect_s
-        self._connecting: set[Deferred[Any]] = set()
+        self._connecting: set[Deferred[IProtocol]] = set()
         self._policy = BrowserLikePolicyForHTTPS(_load_roots(ca_file) if ca_file else platformTrust())
 
     def endpointForURI(self, uri: URI) -> IStreamClientEndpoint:
@@ -119,23 +121,23 @@ class _WrappedEndpoint:
         self,
         endpoint: IStreamClientEndpoint,
         wrapper: Callable[..., ProtocolWrapper],
-        reactor: Any,
-        connecting: set[Deferred[Any]],
+        reactor: IReactor,
+        connecting: set[Deferred[IProtocol]],
     ) -> None:
         self._endpoint = endpoint
         self._wrapper = wrapper
         self._reactor = reactor
         self._connecting = connecting
 
-    def connect(self, protocolFactory: Any) -> Deferred[Any]:
+    def connect(self, protocolFactory: Any) -> Deferred[IProtocol]:
         # Else the factory logs each connection, and Agent has no option for it. With TLS the factory is wrapped.
         getattr(protocolFactory, "wrappedFactory", protocolFactory).noisy = False
         wrapping: Any = WrappingFactory(protocolFactory)
         wrapping.protocol, wrapping.reactor, wrapping.noisy = self._wrapper, self._reactor, False
-        connecting: Deferred[Any] = self._endpoint.connect(wrapping)
+        connecting: Deferred[IProtocol] = self._endpoint.connect(wrapping)
         self._connecting.add(connecting)
 
-        def forget(result: Any) -> Any:
+        def forget(result: T) -> T:
             self._connecting.discard(connecting)
             return result
 

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct
 from twisted.internet import tcp
@@ -139,7 +139,8 @@ def local_addresses(listeners: Iterable[Listener]) -> frozenset[tuple[str, int]]
     A connection with such a local address came through such a listener: a port that is bound to one address
     cannot be bound to all addresses, too.
     """
-    addresses: list[Any] = [listener.port.getHost() for listener in listeners if listener.loopback_only]
+    ports = [listener.port for listener in listeners if listener.loopback_only]
+    addresses = [cast("IPv4Address | IPv6Address", port.getHost()) for port in ports]
     return frozenset((address.host, address.port) for address in addresses)
 
 

@@ -37,11 +37,11 @@ class BindingReactor(DryRunReactor):
     def __init__(self, reactor: IReactor) -> None:
         self._reactor: Any = reactor
 
-    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:
+    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: object) -> IListeningPort:
         bound: IListeningPort = self._reactor.listenTCP(port, factory, **keywords)
         return bound
 
-    def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:
+    def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: object) -> IListeningPort:
         check_socket_path(address)  # Twisted would make a lock file first, and leave it there
         bound: IListeningPort = self._reactor.listenUNIX(address, factory, **keywords)
         return bound

@@ -144,7 +144,7 @@ class TLSTransport(TCPTransport):
     _is_sending = True  # until the handshake is done: output is buffered
     _reads_when_writable = False
 
-    def __init__(self, *arguments: Any, poller: TLSPoller, certificate: Certificate) -> None:
+    def __init__(self, *arguments: object, poller: TLSPoller, certificate: Certificate) -> None:
         self._certificate = certificate
         super().__init__(*arguments, poller=poller)
 
@@ -236,7 +236,7 @@ class TLSTransport(TCPTransport):
             reason = CONNECTION_DONE
         return self._end_output() if reason is CONNECTION_DONE else reason
 
-    def _end_output(self) -> Any:
+    def _end_output(self) -> Exception | None:
         """Send close_notify, and wait for the client's; return the reason if there is nothing to wait for."""
         try:
             is_over = self._tls.shutdown()

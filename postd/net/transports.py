@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from functools import partial
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll
 from socket import socket
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from twisted.internet.abstract import FileDescriptor
-from twisted.internet.interfaces import IDelayedCall, IReadDescriptor
+from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReadDescriptor
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.internet.tcp import Server as TCPServer
 from twisted.internet.unix import Port as UnixPort
@@ -196,7 +196,7 @@ class _PolledConnection(FileDescriptor):
         self._poll_for(self._events & ~EPOLLOUT)
 
     def handle(self, event: int) -> None:
-        reason: Any = None
+        reason: BaseException | None = None
         event &= self._events | _HUNG_UP  # one that was handled before may have changed them
         if event & EPOLLIN:
             self._at_once_left = AT_ONCE_MAX_BYTES
@@ -289,10 +289,9 @@ class _PolledConnection(FileDescriptor):
             self.lose(Failure(reason))
 
     def _pause_producer(self) -> None:
-        producer: Any = self.producer
-        if producer is not None and self.streamingProducer and not self.producerPaused:
+        if self.producer is not None and self.streamingProducer and not self.producerPaused:
             self.producerPaused = True
-            producer.pauseProducing()
+            cast("IPushProducer", self.producer).pauseProducing()
 
     def doWrite(self) -> Any:
         return super().doWrite() if send_pieces(self) else None  # else the kernel has not accepted all

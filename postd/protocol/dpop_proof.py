@@ -86,7 +86,7 @@ class DPoPKey(Struct, frozen=True):
         return key
 
     @classmethod
-    def _of(cls, native: Any, algorithm: object) -> Self:
+    def _of(cls, native: object, algorithm: object) -> Self:
         """Return the key for a private key of cryptography; `algorithm` is what a JWK names, if it does."""
         private: Any
         algorithms: tuple[str, ...]
@@ -147,7 +147,7 @@ def _target(url: str) -> str:
     return f"{parts.scheme}://{host}{port}{parts.path or '/'}"
 
 
-def _decode_pem(content: bytes) -> Any:
+def _decode_pem(content: bytes) -> object:
     try:
         return load_pem_private_key(content, None)
     except TypeError:
@@ -158,7 +158,7 @@ def _decode_pem(content: bytes) -> Any:
         raise ValueError("is not a private key in PEM or a JWK") from None
 
 
-def _decode_jwk(entry: Mapping[str, Any]) -> Any:
+def _decode_jwk(entry: Mapping[str, Any]) -> object:
     """Return the private key of a JWK, as a key of cryptography."""
     key_class = _KEY_CLASSES.get(str(entry.get("kty")))
     if key_class is None:

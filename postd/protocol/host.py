@@ -114,7 +114,7 @@ def is_address(text: str) -> bool:
 def client_network(address: str) -> str:
     """Return the network by which an address is counted: for IPv6 its /64, the smallest that a client is assigned.
 
-    Any other text is returned as it is.
+    Another text is returned as it is.
     """
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])

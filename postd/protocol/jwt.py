@@ -11,7 +11,7 @@ import re
 from binascii import a2b_base64
 from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NoReturn
+from typing import Literal, NoReturn
 
 from msgspec import Struct
 from msgspec.structs import force_setattr
@@ -76,7 +76,7 @@ class ExpiredTokenError(TokenError):
 class Jwt(Struct, frozen=True):
     """A decoded JWT, not verified; `alg`, `kid`, `typ` and `iss` have the right types. `signed` is the signed text."""
 
-    header: Mapping[str, Any]
+    header: Mapping[str, object]
     claims: Mapping[str, object]
     signed: bytes
     signature: bytes

@@ -2,15 +2,14 @@
 
 The store reports that there are changes, of whatever process (`PostStore.watch_changes`). They are read once from the
 change log, encoded once, and sent to all subscribers that follow: those have all earlier changes, and have read what
-was sent to them. Any other subscriber catches up by itself, from recent changes or from the log, and then follows. So
+was sent to them. Each other subscriber catches up by itself, from recent changes or from the log, and then follows. So
 a slow subscriber delays no other, and takes no memory: it is sent nothing until it has read. The connection times out
 if it reads nothing (`postd.front.connection`).
 """
 
 import secrets
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer, IReactorTime
@@ -25,7 +24,7 @@ from postd.fair_queue import FairTurns
 from postd.http.interface import Request
 from postd.http.responses import SharedPiece, StreamedResponse, make_shared_piece, make_streamed_response
 from postd.http.urlencoded import decode_query, parse_number
-from postd.http.views import respond
+from postd.http.views import Responding, respond
 from postd.model import Change
 from postd.store.interface import PostStore
 from postd.web.authorship import Form
@@ -278,7 +277,7 @@ class Events:
     def _failed(self, failure: Failure) -> None:
         _log.failure("event stream: sending changes failed", failure=failure)
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Responding) -> None:
         Deferred.fromCoroutine(work).addErrback(self._failed)
 
     async def _for_each(self, act: Callable[["_Subscriber"], None]) -> None:

@@ -6,7 +6,7 @@ with the guard before the view, and the match is cached. Paths that differ only 
 """
 
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Protocol, TypeVar, cast
 
@@ -16,7 +16,7 @@ from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from postd.http.errors import Problem, not_found
 from postd.http.interface import Request
-from postd.http.responses import Response, StreamedResponse, make_no_content
+from postd.http.responses import Response, make_no_content
 from postd.http.views import Responding, View, ViewResource, error_page
 from postd.protocol.percent import decode_segments, percent_decode
 
@@ -37,7 +37,7 @@ _API = [[b"", segment] for segment in API_SEGMENTS]
 
 VARIABLE = re.compile(r"<(?:\w+:)?(?:\w+_)?(\w+)>")
 
-_KleinView = Callable[..., Coroutine[Any, Any, Response | StreamedResponse]]
+_KleinView = Callable[..., Responding]
 
 _NOT_FOUND = error_page(not_found()).view
 

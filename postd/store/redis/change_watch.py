@@ -6,8 +6,7 @@ the main one beside it, which notices a server that hangs or is demoted; the mai
 second, for when this one cannot be made.
 """
 
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
 
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError  # noqa: A004 - Twisted's
 from twisted.internet.task import deferLater
@@ -15,7 +14,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from postd.errors import StoreRefusedError, StoreUnavailableError
-from postd.reactor import IReactor
+from postd.reactor import IReactor, Work
 from postd.store.redis.connection import RedisProtocol, RedisReplyError
 from postd.store.redis.scripts import KEYS
 
@@ -44,7 +43,7 @@ class ChangeWatch:
 
     def __init__(
         self,
-        connect: Callable[[], Coroutine[Any, Any, RedisProtocol]],
+        connect: Callable[[], Work[RedisProtocol]],
         latest: Callable[[], int],
         changed: Callable[[], None],
         reactor: IReactor,

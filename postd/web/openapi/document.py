@@ -84,7 +84,7 @@ def make_document(
     read: Collection[str],
     write: Collection[str],
     judged: Collection[str] = (),
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the document of the routes that are served, and `/home`.
 
     The schemes `read` and `write` may read and write posts; "open" is access without credentials, where credentials of
@@ -121,7 +121,7 @@ def make_document(
             "tags": [tag],
             **_describe(method, path, operation, access, schemas),
         }
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "openapi": "3.1.0",
         "info": {"title": "Post API", "version": _VERSION, "description": _DESCRIPTION, **_ABOUT},
         "servers": [{"url": "/"}],
@@ -234,7 +234,7 @@ class _Schemas:
 
 def _describe(
     method: str, path: str, operation: Operation, by_rule: Mapping[Rule, _Access], schemas: _Schemas
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the description of an operation; `by_rule` has the schemes that may use it."""
     schemes, is_optional = by_rule[operation.rule].schemes, by_rule[operation.rule].is_optional
     api = is_api(path.encode())
