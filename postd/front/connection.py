@@ -15,6 +15,7 @@ from twisted.internet.interfaces import (
     IAddress,
     IConsumer,
     IHalfCloseableProtocol,
+    IHandshakeListener,
     IPushProducer,
     ISSLTransport,
     ITCPTransport,
@@ -68,7 +69,7 @@ _CLOSE = b"Connection: close\r\n"
 _NAMED = re.compile(rb"^X-Request-Id:[ \t]*([^\s]+)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 
-@implementer(IHalfCloseableProtocol, IConsumer, IPushProducer)
+@implementer(IHalfCloseableProtocol, IHandshakeListener, IConsumer, IPushProducer)
 class HttpConnection(Protocol):
     """An HTTP/1.1 connection.
 
@@ -120,8 +121,14 @@ class HttpConnection(Protocol):
         input_: Any = IPushProducer(transport, NoPushProducer())
         self._input = input_
         self._input.registerProducer(self, True)  # noqa: FBT003 - Twisted's signature
-        self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
+        limits = self.site.limits
+        # A handshake is the beginning of the first request.
+        self.deadline_s = self._clock.seconds() + (limits.header_s if self.isSecure() else limits.idle_s)
         self.site.add(self)
+
+    def handshakeCompleted(self) -> None:
+        if self.state is State.IDLE:
+            self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
 
     def peer_changed(self) -> bool:
         """Called when a PROXY header has named the client; return whether the client is within its limit."""

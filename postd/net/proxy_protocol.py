@@ -19,6 +19,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import (
     IAddress,
     IHalfCloseableProtocol,
+    IHandshakeListener,
     IListeningPort,
     IProtocol,
     IProtocolFactory,
@@ -55,7 +56,7 @@ class ProxyProtocolEndpoint:
         return listening
 
 
-@implementer(IHalfCloseableProtocol)
+@implementer(IHalfCloseableProtocol, IHandshakeListener)
 class _ProxiedConnection(ProtocolWrapper):
     """A connection whose peer and host are the addresses in its PROXY header."""
 
@@ -103,6 +104,10 @@ class _ProxiedConnection(ProtocolWrapper):
 
     def writeConnectionLost(self) -> None:
         """Called when this side is closed."""
+
+    def handshakeCompleted(self) -> None:
+        if IHandshakeListener.providedBy(self.wrappedProtocol):
+            cast(Any, self.wrappedProtocol).handshakeCompleted()
 
 
 def _header_bytes(begun: bytearray) -> int | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from OpenSSL import SSL
 from OpenSSL.crypto import X509
-from twisted.internet.interfaces import ISSLTransport
+from twisted.internet.interfaces import IHandshakeListener, ISSLTransport
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -219,6 +219,8 @@ class TLSTransport(TCPTransport):
         self.socket: Any = TLSSocket(self.socket, self._tls)
         if self._is_written:
             self.startWriting()
+        if IHandshakeListener.providedBy(self.protocol):
+            self.protocol.handshakeCompleted()
 
     def send(self) -> None:
         if self._is_shaking_hands:

@@ -222,8 +222,20 @@ class IdleTests:
             check_closed_silently(transport)
         assert not server.site.channels
 
+    def test_handshake_has_the_time_of_a_head(self, server: SlowServer) -> None:
+        transport, channel = server.connect(tls=True)
+        server.wait(HEADER_S - STEP_S)
+        assert is_open(transport)
+        server.wait(OVER_S)
+        assert transport.disconnecting
+        transport, channel = server.connect(tls=True)
+        channel.handshakeCompleted()
+        server.wait(IDLE_S - STEP_S)
+        assert is_open(transport)
+
     def test_tls_client_that_does_not_answer_close_notify_is_aborted(self, server: SlowServer) -> None:
-        transport, _ = server.connect(tls=True)
+        transport, channel = server.connect(tls=True)
+        channel.handshakeCompleted()
         server.wait(IDLE_S + OVER_S)
         assert transport.disconnecting
         server.wait(LINGER_S + OVER_S)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from twisted.internet.interfaces import IHalfCloseableProtocol
+from twisted.internet.interfaces import IHalfCloseableProtocol, IHandshakeListener
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.testing import StringTransportWithDisconnection
 from twisted.logger import capturedLogs
@@ -21,6 +21,7 @@ V2_UNSPEC = V2 + b"\x21\0\0\x04abcd"
 
 class Heard(Protocol):
     data = b""
+    told = 0
 
     def dataReceived(self, data: bytes) -> None:
         self.data += data
@@ -34,6 +35,12 @@ class HalfCloseable(Heard):
         self.input_ended = True
 
     def writeConnectionLost(self) -> None: ...
+
+
+@implementer(IHandshakeListener)
+class Listener(Heard):
+    def handshakeCompleted(self) -> None:
+        self.told += 1
 
 
 class Endpoint:
@@ -99,6 +106,12 @@ def test_half_closed_connection_is_closed_otherwise(heard: Heard, sent: bytes) -
     connection.send(sent)
     connection.protocol.readConnectionLost()
     assert not connection.transport.connected
+
+
+@each("heard, told", [(Listener(), 1), (Heard(), 0)])
+def test_handshake_of_tls_is_passed_on(heard: Heard, told: int) -> None:
+    Connection(heard).protocol.handshakeCompleted()
+    assert heard.told == told
 
 
 @each("piece", [0, 1])

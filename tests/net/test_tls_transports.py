@@ -17,11 +17,12 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.internet.error import ConnectionAborted, ConnectionDone, ConnectionLost
-from twisted.internet.interfaces import ISSLTransport
+from twisted.internet.interfaces import IHandshakeListener, ISSLTransport
 from twisted.internet.protocol import Factory
 from twisted.internet.tcp import Port
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
+from zope.interface import implementer
 
 from postd.front.socket_state import unsent_bytes
 from postd.net.tls import Certificate
@@ -359,6 +360,24 @@ def test_paused_connection_is_not_read(one: TLSConnection) -> None:
     one.transport.resumeProducing()
     one.reactor.turn()
     assert one.protocol.received == [b"request"]
+
+
+def test_protocol_is_told_of_the_handshake(dial: ConnectTLS) -> None:
+    @implementer(IHandshakeListener)
+    class Listener(RecordingProtocol):
+        told = 0
+
+        def handshakeCompleted(self) -> None:
+            self.told += 1
+            assert not self.received
+
+    one = dial()
+    one.transport.protocol = listener = Listener()
+    one.reactor.turn()
+    assert listener.told == 0
+    one.shake_hands()
+    one.request()
+    assert (listener.told, listener.received) == (1, [b"request"])
 
 
 def test_end_without_close_notify_is_a_loss(one: TLSConnection) -> None:
