@@ -368,6 +368,15 @@ class ThiefTests:
         api.clock.advance(0.2)
         assert thief.gets("/post") == 401
 
+    def test_clock_that_is_far_behind_makes_no_grace(self, api: InMemoryApi, device: Device) -> None:
+        """That of another node, before it has reached the dates in the store."""
+        thief = device.copy("session")
+        api.clock.advance(-59)
+        assert thief.gets("/post") == 200, "clocks may differ by a minute"
+        api.clock.advance(-2)
+        assert thief.gets("/post") == 401
+        assert device.gets("/post") == 200
+
     def test_copied_proof_ends_with_its_time(self, api: InMemoryApi, device: Device) -> None:
         thief = device.copy()
         api.clock.advance(599)
