@@ -10,6 +10,7 @@ from postd.protocol.bound_session import (
     DeviceProof,
     check_challenge,
     check_proof_cookie,
+    find_proof_cookie,
     make_challenge,
     make_proof_cookie,
     name_challenge,
@@ -65,6 +66,10 @@ class SessionBinding:
         since = min(session.created + self.times.grace_s, session.bound)
         # By a clock that is far behind that of the node that bound it, the moment would last for as long.
         return not session.bound or session.bound - self.times.skew_s <= now < since + self.times.on_their_way_s
+
+    def find_proof(self, cookies: bytes) -> bytes:
+        """Return the part of some cookies with the proof of a session; empty without one."""
+        return find_proof_cookie(cookies)
 
     async def make_proof_cookie(self, id_hash: bytes) -> str:
         """Return the value of the cookie that is the proof of a session from now on."""

@@ -153,7 +153,7 @@ class Sessions:
         binding, cookies = self._binding, credentials.cookies
         live = [
             (id_hash, session)
-            for id_hash, session in await self.find_all(credentials)
+            for id_hash, session in await self.find_all(credentials.id_hashes)
             if not session.device_key or binding is None or await binding.is_proven(id_hash, session, cookies)
         ]
         return live[0] if len(live) == 1 else None
@@ -171,25 +171,28 @@ class Sessions:
             if session.expires > now and self._fingerprint(session) == session.fingerprint
         }
 
-    async def find_all(self, credentials: SessionCredentials) -> list[tuple[bytes, Session]]:
-        """Return the live sessions of some credentials with their hashes, whether or not there is a proof of them."""
+    async def find_all(self, id_hashes: Collection[bytes]) -> list[tuple[bytes, Session]]:
+        """Return the live sessions among some, with their hashes, whether or not there is a proof of them."""
         # Looking up only some could miss a second live session.
-        id_hashes = credentials.id_hashes if len(credentials.id_hashes) <= _CANDIDATES_MAX else ()
-        found = [(one, await self.find(one)) for one in id_hashes]
+        found = [(one, await self.find(one)) for one in id_hashes] if len(id_hashes) <= _CANDIDATES_MAX else []
         return [(id_hash, session) for id_hash, session in found if session is not None]
 
-    async def may_stream(self, credentials: SessionCredentials) -> bool:
-        """Return whether an event stream that a request with these credentials has opened may go on.
+    async def may_stream(self, id_hashes: Collection[bytes], cookies: bytes) -> bool:
+        """Return whether an event stream that a request with these sessions and cookies has opened may go on.
 
         Raises:
             StoreUnavailableError: the sessions cannot be looked up.
         """
-        for id_hash, session in await self.find_all(credentials):  # one was live when the request was accepted
+        for id_hash, session in await self.find_all(id_hashes):  # one was live when the request was accepted
             if not session.device_key or self._binding is None:
                 return True
-            if await self._binding.may_stream(id_hash, session, credentials.cookies):
+            if await self._binding.may_stream(id_hash, session, cookies):
                 return True
         return False
+
+    def find_proof(self, cookies: bytes) -> bytes:
+        """Return the part of some cookies with the proof of a session; empty without one."""
+        return b"" if self._binding is None else self._binding.find_proof(cookies)
 
     async def binds(self, username: str) -> bool:
         """Return whether any session of an account was bound to a device, at any time; False where none is asked to.
@@ -281,14 +284,16 @@ class SessionChecker(Checker):
             raise unproven
         if len(live) != 1:
             raise Refused("more than one live session" if live else "no live session")
-        session, revalidate = live[0], partial(self._is_live, credentials)
+        session = live[0]
+        proof = self._sessions.find_proof(credentials.cookies) if session.device_key else b""  # kept with a stream
+        revalidate = partial(self._is_live, credentials.id_hashes, proof)
         if not session.provider:
             return Identity(session.username, "session", revalidate=revalidate)
         issuer = session.username.partition("#")[0]
         return Identity(session.username, "session", issuer, revalidate=revalidate, shown_name=session.shown_name)
 
-    async def _is_live(self, credentials: SessionCredentials) -> bool:
+    async def _is_live(self, id_hashes: Collection[bytes], cookies: bytes) -> bool:
         try:
-            return await self._sessions.may_stream(credentials)
+            return await self._sessions.may_stream(id_hashes, cookies)
         except StoreUnavailableError:
             return True  # unknown; without the store there is no response to send anyway

@@ -95,7 +95,7 @@ class BindingViews:
     async def register(self, request: Request) -> Response:
         """Store the key of the session in the cookie, until the session is used with a proof of it."""
         credentials = decode_session_cookies(request)
-        found = [] if credentials is None else await self._sessions.find_all(credentials)
+        found = [] if credentials is None else await self._sessions.find_all(credentials.id_hashes)
         if not found:
             return _end("")
         id_hash, session = max(found, key=lambda one: one[1].created)

@@ -195,6 +195,12 @@ def make_proof_cookie(key: bytes, id_hash: bytes, expires: float) -> str:
     return (date + _seal_date(key, id_hash, date)).decode("ascii")
 
 
+def find_proof_cookie(cookies: bytes) -> bytes:
+    """Return the part of the field `Cookie` with the proof of a session; empty without one."""
+    found = _PROVEN.search(cookies)
+    return b"" if found is None else found[0]
+
+
 def check_proof_cookie(key: bytes, id_hash: bytes, cookies: bytes) -> float:
     """Return when the proof of a session in the field `Cookie` expires; 0 without one.
 

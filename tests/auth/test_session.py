@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from sys import getsizeof
 from typing import Any
 
 import pytest
@@ -205,6 +206,12 @@ class SessionsTests:
         for shown in refused:
             with pytest.raises(Refused):
                 result_of(checker.requestAvatarId(SessionCredentials(shown)))
+
+    def test_what_checks_a_stream_again_has_no_copy_of_the_cookies(self, api: InMemoryApi, sessions: Sessions) -> None:
+        id_hash = self.begin(api, sessions)
+        identity = result_of(SessionChecker(sessions).check(SessionCredentials((id_hash,), bytes(9000))))
+        assert sum(map(getsizeof, identity.revalidate.args)) < 1000
+        assert result_of(identity.revalidate())
 
 
 def started(call: Any) -> Deferred[Any]:

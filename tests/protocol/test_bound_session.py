@@ -15,6 +15,7 @@ from postd.protocol.bound_session import (
     encode_end,
     encode_instructions,
     encode_registration,
+    find_proof_cookie,
     make_challenge,
     make_proof_cookie,
     seal_id,
@@ -175,6 +176,8 @@ class TextTests:
         proof = make_proof_cookie(SECRET, MINE, NOW)
         assert check_proof_cookie(SECRET, MINE, field(proof)) == NOW
         assert check_proof_cookie(SECRET, MINE, b"session=x;" + field(proof) + b" ;a=b") == NOW
+        kept = find_proof_cookie(b"session=x;" + field(proof) + b" ;a=b")
+        assert (check_proof_cookie(SECRET, MINE, kept), b"session=x" in kept, b"a=b" in kept) == (NOW, False, False)
         assert check_proof_cookie(SECRET, YOURS, field(proof)) == 0
         assert check_proof_cookie(bytes(32), MINE, field(proof)) == 0
         later = f"{int(NOW) + 9000:08x}{proof[8:]}"
