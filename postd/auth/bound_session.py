@@ -51,8 +51,8 @@ class SessionBinding:
         if now < expires + self._late_s:
             if not session.bound:
                 with suppress(StoreUnavailableError):  # the next request binds it; the store logs the error
-                    await self._store.bind_session(id_hash, bound=now)
-                    _log.info("session bound to a device: {user!r}", user=session.username)
+                    if await self._store.bind_session(id_hash, bound=now):  # not by another request at the same time
+                        _log.info("session bound to a device: {user!r}", user=session.username)
             return True
         return self._needs_no_proof(session, now)
 

@@ -432,10 +432,10 @@ class LoginStore(CredentialStore, Protocol):
             False if it has another key, or has ended.
         """
 
-    async def bind_session(self, id_hash: bytes, *, bound: float) -> None:
+    async def bind_session(self, id_hash: bytes, *, bound: float) -> bool:
         """Note the first request with a proof of a session's key, and that its user has had a bound session.
 
-        Without effect if the session has no key, was bound earlier, or has ended.
+        Return False, without effect, if the session has no key, was bound earlier, or has ended.
         """
 
     async def was_bound(self, username: str) -> bool:

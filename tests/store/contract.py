@@ -1672,7 +1672,8 @@ class LoginStoreContract(CredentialStoreContract):
         await store.register_device(id_hash_of(1), "key")
         for number in (1, 2, 3):
             for later in (1 / 3, 2):
-                await store.bind_session(id_hash_of(number), bound=NOW + later)
+                is_first = (number, later) == (1, 1 / 3)
+                assert await store.bind_session(id_hash_of(number), bound=NOW + later) is is_first
         bound = replace(make_session("user1"), device_key="key", bound=NOW + 1 / 3)
         assert await store.get_session(id_hash_of(1)) == bound
         assert await store.get_session(id_hash_of(2)) == make_session("user2")

@@ -184,12 +184,14 @@ class MemoryLogins(MemoryCredentials):
         self._sessions[id_hash] = replace(session, device_key=key)
         return True
 
-    async def bind_session(self, id_hash: bytes, *, bound: float) -> None:
+    async def bind_session(self, id_hash: bytes, *, bound: float) -> bool:
         self._begin("write")
         session = self._sessions.get(id_hash)
-        if session is not None and session.device_key and not session.bound:
-            self._sessions[id_hash] = replace(session, bound=bound)
-            self._bound_accounts.add(session.username)
+        if session is None or not session.device_key or session.bound:
+            return False
+        self._sessions[id_hash] = replace(session, bound=bound)
+        self._bound_accounts.add(session.username)
+        return True
 
     async def was_bound(self, username: str) -> bool:
         self._begin("read")

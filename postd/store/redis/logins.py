@@ -121,8 +121,9 @@ class RedisLogins(StorePart[RedisDatabase]):
         registered: bool = await self._write(_REGISTER_DEVICE, id_hash.hex(), key) == 1
         return registered
 
-    async def bind_session(self, id_hash: bytes, *, bound: float) -> None:
-        await self._write(_BIND_SESSION, id_hash.hex(), repr(bound))
+    async def bind_session(self, id_hash: bytes, *, bound: float) -> bool:
+        is_first: bool = await self._write(_BIND_SESSION, id_hash.hex(), repr(bound)) == 1
+        return is_first
 
     async def was_bound(self, username: str) -> bool:
         return await self._read_command("HGET", KEYS["BOUND_ACCOUNTS"], username) is not None

@@ -169,12 +169,14 @@ class SqliteLogins(StorePart[SqliteDatabase]):
 
         return await self._write(write, changes=("session",))
 
-    async def bind_session(self, id_hash: bytes, *, bound: float) -> None:
-        def write(connection: sqlite3.Connection) -> None:
-            if connection.execute(_BIND_SESSION, (bound, id_hash)).rowcount:
+    async def bind_session(self, id_hash: bytes, *, bound: float) -> bool:
+        def write(connection: sqlite3.Connection) -> bool:
+            is_first = connection.execute(_BIND_SESSION, (bound, id_hash)).rowcount == 1
+            if is_first:
                 connection.execute(_NOTE_ACCOUNT, (id_hash,))
+            return is_first
 
-        await self._write(write, changes=("session",))
+        return await self._write(write, changes=("session",))
 
     async def was_bound(self, username: str) -> bool:
         query = "SELECT 1 FROM bound_account WHERE username = ?"
