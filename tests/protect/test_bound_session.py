@@ -187,7 +187,7 @@ class RegistrationTests:
         bob.sign_in("bob")
         check_asks(alice.register(make_proof(alice.key, bob.challenge, registers=True)))
 
-    def test_lost_answer_signs_nobody_out(self, api: InMemoryApi) -> None:
+    def test_lost_answer_ends_no_session(self, api: InMemoryApi) -> None:
         """A browser drops a registration whose answer is lost; the session stays one that is not bound."""
         device = Device(api)
         device.sign_in()
@@ -474,7 +474,7 @@ class WorkerTests:
         assert (thief.gets("/post"), stolen.gets("/post")) == (401, 401)
 
     @pytest.mark.parametrize("offset_s", [60.0, -60.0])
-    def test_clock_that_is_a_minute_off_signs_nobody_out(self, api: InMemoryApi, offset_s: float) -> None:
+    def test_clock_that_is_a_minute_off_ends_no_session(self, api: InMemoryApi, offset_s: float) -> None:
         with patch("tests.protect.test_login.ServiceClock", partial(ServiceClock, offset_s=offset_s)):
             other = restart(api, api.settings)
         device = Device(api)
@@ -488,7 +488,7 @@ class WorkerTests:
 
 
 @pytest.mark.slow
-def test_day_with_restarts_and_lost_answers_signs_nobody_out_and_lets_no_thief_in(make: MakeApi) -> None:
+def test_day_with_restarts_and_lost_answers_ends_no_session_and_lets_no_thief_in(make: MakeApi) -> None:
     api = make(SETTINGS.replace("[session]", '[session]\nlifetime = "36h"') + RULE)
     chance, device = Random(1), Device(api)
     device.bind()

@@ -180,7 +180,7 @@ def test_browser_without_the_feature_has_a_session_as_before(site: Site, tmp_pat
         assert [cookie["name"] for cookie in browser.driver.get_cookies()] == ["session"]
 
 
-def test_outage_and_restart_sign_nobody_out(site: Site) -> None:
+def test_outage_and_restart_end_no_session(site: Site) -> None:
     posts = site.daemon.folder / "postd.db"
     site.expire()
     posts.rename(posts.with_suffix(".away"))
@@ -232,7 +232,7 @@ def test_sign_out_is_final_and_the_next_sign_in_is_bound(site: Site) -> None:
 
 
 @pytest.mark.slow
-def test_refreshes_with_restarts_sign_nobody_out(site: Site) -> None:
+def test_refreshes_with_restarts_end_no_session(site: Site) -> None:
     for number in range(REFRESHES):
         if number % 15 == 10:
             site.stop()
