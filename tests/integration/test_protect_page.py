@@ -42,9 +42,10 @@ USER, PASSWORD = "alice", "correct horse"
 AUDIENCE, SCOPE = "https://posts.example", "post:read"
 
 KLEIN, BEARER, FORM = "Digest and Basic, with Klein", "Bearer tokens, with Klein", "A form, with Klein"
+TOKENS = "Personal access tokens, with Klein"  # run with the page (tests/system/test_pages.py)
 PLAIN, TWIST, CHECKER = "twisted.web alone", "twist web", "Any checker of twisted.cred"
 WRAPPER = "Checkers and factories of postd in stock twisted.web"
-PROGRAMS = (KLEIN, BEARER, FORM, PLAIN, TWIST, CHECKER, WRAPPER)
+PROGRAMS = (KLEIN, BEARER, FORM, TOKENS, PLAIN, TWIST, CHECKER, WRAPPER)
 
 
 ENVIRONMENT = {

@@ -142,12 +142,16 @@ def test_example_settings_are_in_force(server: ExampleServer) -> None:
         assert server.ask("CONFIG", "GET", name) == {name: value}
 
 
+OTHERS = {"auth", "ping", "info", "role", "wait", "xread", "eval", "evalsha"}
+"""The commands that no script uses."""
+
+
 def test_acl_allows_exactly_the_used_commands(server: ExampleServer) -> None:
     """The other tests of the module prove that the permissions suffice."""
     scripts = [file.read_text("utf-8") for file in (resources.files("postd.store.redis") / "lua").iterdir()]
     used = {command.lower() for script in scripts for command in re.findall(r"redis\.call\('([A-Z]+)'", script)}
     (line,) = re.findall(r"^user postd on .*", (ETC / "redis.conf.example").read_text(), re.MULTILINE)
-    assert set(re.findall(r" \+(\S+)", line)) == used | {"auth", "ping", "info", "role", "wait", "eval", "evalsha"}
+    assert set(re.findall(r" \+(\S+)", line)) == used | OTHERS
     postd = {"username": "postd", "password": "CHANGE-ME-postd"}
     for command in (("GET", "other"), ("FLUSHALL",), ("CONFIG", "GET", "*"), ("ACL", "LIST"), ("KEYS", "*")):
         with pytest.raises(redis.exceptions.NoPermissionError):
