@@ -35,7 +35,7 @@ shutdown_grace = "100ms"
 api = {read = ["open"], write = ["session"]}
 session = {bind = "offer"}
 """
-REFRESHES = 40
+REFRESHES = 15
 """More take more of the time of all checks; a hundred were tried."""
 
 FETCH = """
