@@ -22,7 +22,7 @@ from postd.auth.throttle import Throttle, address_keys
 from postd.auth.user_file import NAME_MAX_BYTES
 from postd.errors import StoreUnavailableError, TooManyFailuresError
 from postd.protocol.bearer import decode_scope, has_issuer
-from postd.protocol.password import has_control, is_encodable, normalize
+from postd.protocol.password import normalize
 from postd.protocol.personal_token import (
     Access,
     PersonalToken,
@@ -41,24 +41,6 @@ ACCEPTED_MAX = 4096
 
 USED_INTERVAL_S = 3600
 """How often at most the time of a token's last use is stored."""
-
-
-LABEL_MAX_CHARS = 100
-"""The longest label of a token."""
-
-
-def check_label(label: str) -> str:
-    """Return the label of a token without white space around it.
-
-    Raises:
-        ValueError: it cannot be a label; `str()` says why.
-    """
-    label = label.strip()
-    if len(label) > LABEL_MAX_CHARS:
-        raise ValueError(f"has more than {LABEL_MAX_CHARS} characters")
-    if has_control(label) or not is_encodable(label):
-        raise ValueError("has a control character, or is not text")
-    return label
 
 
 def make_personal_token(  # noqa: PLR0913 - all but two by name

@@ -9,7 +9,7 @@ from typing import get_args
 import click
 
 from postd.auth.accounts import find_provider_entry
-from postd.auth.personal_token import check_label, make_personal_token
+from postd.auth.personal_token import make_personal_token
 from postd.auth.user_file import check_name, load_accounts
 from postd.cli.options import format_table, format_time, pluralize, with_settings
 from postd.cli.owners import load_owners, normalize_owner
@@ -18,6 +18,7 @@ from postd.cli.with_store import use_store
 from postd.daemon.schemes import make_providers
 from postd.errors import printable
 from postd.protocol.bearer import has_issuer
+from postd.protocol.label import check_label
 from postd.protocol.personal_token import Access, PersonalToken, has_prefix, hash_token
 from postd.settings.loading import LoadedSettings
 from postd.settings.values import Lifetime

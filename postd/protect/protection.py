@@ -21,7 +21,7 @@ from postd.auth.accounts import find_provider_entry
 from postd.auth.credentials import run_to_completion
 from postd.auth.digest import NONCE_KEY
 from postd.auth.identity import Identity
-from postd.auth.personal_token import check_label, make_personal_token
+from postd.auth.personal_token import make_personal_token
 from postd.auth.portal import CoroutinePortal
 from postd.auth.user_file_editing import find_write_problem
 from postd.auth.users import UserDirectory
@@ -75,6 +75,7 @@ from postd.protect.schemes.token import Token
 from postd.protocol.bearer import decode_scope, has_issuer
 from postd.protocol.digest import HASHES, check_realm
 from postd.protocol.host import check_host, check_origin, check_proxy
+from postd.protocol.label import check_label
 from postd.protocol.password import normalize
 from postd.protocol.personal_token import Access, hash_token
 from postd.protocol.webauthn import find_rp_id

@@ -7,7 +7,6 @@ from string import Template
 
 from postd.auth.accounts import Accounts
 from postd.auth.passkey import Passkeys
-from postd.auth.personal_token import LABEL_MAX_CHARS, check_label
 from postd.defaults import PASSKEYS_PER_ACCOUNT
 from postd.http.errors import Problem
 from postd.http.interface import Request
@@ -16,6 +15,7 @@ from postd.http.responses import JSON, PAGE_HEADERS, Response, make_response
 from postd.protect.account.base import AccountArea, AccountTask, Fields, Visitor, require
 from postd.protect.pages import Page
 from postd.protect.passkey_form import SCRIPT, PasskeyForm
+from postd.protocol.label import LABEL_MAX_CHARS, check_label
 from postd.protocol.passkey import Passkey
 from postd.protocol.personal_token import make_record_id
 from postd.protocol.webauthn import ChallengeError, WebAuthnError, make_creation_options

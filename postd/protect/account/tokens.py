@@ -13,7 +13,7 @@ from typing import get_args
 from msgspec import Struct
 
 from postd.auth.accounts import Accounts
-from postd.auth.personal_token import LABEL_MAX_CHARS, check_label, make_personal_token
+from postd.auth.personal_token import make_personal_token
 from postd.defaults import TOKENS_PER_ACCOUNT
 from postd.http.errors import Problem
 from postd.http.interface import Request
@@ -22,6 +22,7 @@ from postd.http.pages.times import make_date
 from postd.http.responses import Response
 from postd.protect.account.base import AccountArea, AccountTask, Fields, Visitor, require
 from postd.protect.pages import Page
+from postd.protocol.label import LABEL_MAX_CHARS, check_label
 from postd.protocol.personal_token import Access, PersonalToken, hash_token
 from postd.protocol.quantity import decode_duration
 from postd.store.interface import LoginStore

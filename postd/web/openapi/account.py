@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from postd.auth.personal_token import LABEL_MAX_CHARS
 from postd.protect.schemes.interface import CROSS_SITE
+from postd.protocol.label import LABEL_MAX_CHARS
 from postd.protocol.personal_token import Access
 from postd.web.openapi.components import FORM_TYPE, FULL, UNAVAILABLE, Body, Operation, Reply, html, text
 
