@@ -28,7 +28,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from postd.errors import ConfigError
-from postd.protocol.digest import HASHES, check_realm, h_a1
+from postd.protocol.digest import ALGORITHMS_BY_DIGITS, HASHES, check_realm, h_a1
 from postd.protocol.password import (
     check_hash,
     check_password,
@@ -49,9 +49,7 @@ ENTRY_BYTES = 6
 
 _FINGERPRINT_BYTES = 16
 
-_HEX_CHARS = MappingProxyType(
-    {"id": 2 * ENTRY_BYTES} | {name: 2 * made(usedforsecurity=False).digest_size for name, made in HASHES.items()}
-)
+_HEX_CHARS = MappingProxyType({"id": 2 * ENTRY_BYTES} | {name: digits for digits, name in ALGORITHMS_BY_DIGITS.items()})
 """The parts of the third field with hexadecimal digits, and how many."""
 
 _Checked = TypeVar("_Checked")

@@ -10,7 +10,7 @@ import re
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from operator import itemgetter
 from types import MappingProxyType
 from typing import Any
@@ -23,12 +23,22 @@ from postd.protocol.challenge import Challenge, unquote_string
 from postd.protocol.password import decode_text
 from postd.protocol.percent import percent_decode
 
-HASHES: Mapping[str, Any] = MappingProxyType({"MD5": hashlib.md5, "SHA-256": hashlib.sha256})
+
+def allowed_hash(made: Any) -> Any:
+    """Return a constructor of hashes; if FIPS 140 forbids it, one that says that no security depends on the hash."""
+    try:
+        made()
+    except ValueError:
+        return partial(made, usedforsecurity=False)
+    return made  # without the argument, a hash takes two thirds of the time
+
+
+HASHES: Mapping[str, Any] = MappingProxyType({"MD5": allowed_hash(hashlib.md5), "SHA-256": hashlib.sha256})
 """The supported algorithms by their registered names (RFC 7616 §6.1), the weakest first. Neither MD5 nor SHA-256 is a
 password hash: an H(A1) must be kept as secret as the password."""
 
 ALGORITHMS_BY_DIGITS: Mapping[int, str] = MappingProxyType(
-    {2 * made(usedforsecurity=False).digest_size: name for name, made in HASHES.items()}
+    {2 * made().digest_size: name for name, made in HASHES.items()}
 )
 """The algorithms by the number of hex digits of their hashes."""
 
@@ -44,7 +54,7 @@ def _h_a2(algorithm: str, method: str, uri: str) -> bytes:
 
 
 def _hash(algorithm: str, data: bytes) -> str:
-    hashed: str = HASHES[algorithm](data, usedforsecurity=False).hexdigest()
+    hashed: str = HASHES[algorithm](data).hexdigest()
     return hashed
 
 
@@ -100,9 +110,9 @@ def response_hash(parameters: DigestResponse, ha1: str, method: str) -> str:
 def response_hashes(parameters: DigestResponse, ha1: str, method: str) -> tuple[str, str]:
     """Return the `response` of a client that knows the password, and the server's `rspauth` (`response_hash`)."""
     algorithm, uri, before = parameters.algorithm, parameters.uri, _before_ha2(parameters, ha1)
-    return _hash(algorithm, before + _h_a2(algorithm, method, uri)), _hash(
-        algorithm, before + _h_a2(algorithm, "", uri)
-    )
+    make = HASHES[algorithm]
+    expected = make(before + _h_a2(algorithm, method, uri)).hexdigest()
+    return expected, make(before + _h_a2(algorithm, "", uri)).hexdigest()
 
 
 def _before_ha2(parameters: DigestResponse, ha1: str) -> bytes:
@@ -125,8 +135,7 @@ _EXTENDED = re.compile(r"UTF-8'[A-Za-z0-9-]*'((?:%[0-9A-Fa-f]{2}|[!#$&+.^_`|~0-9
 _ENCODED = re.compile(rb"(?:%[89A-Fa-f][0-9A-Fa-f])+")
 
 _FIRST = "00000001"
-_HEX = re.compile(rb"[0-9A-Fa-f]+")
-_QUOTED = re.compile(rb"[!#-\[\]-~]+")  # what any quoted string may have, unescaped
+_VALUES = re.compile(r'[!#-\[\]-~]+"[0-9A-Fa-f]+')  # what any quoted string may have, unescaped, and hex digits
 
 KEPT_CLIENTS_MAX, KEPT_RESPONSE_MAX_BYTES = 1024, 1024
 """How many clients a `DigestDecoder` keeps, and the longest response of one."""
@@ -172,7 +181,7 @@ class _KeptResponse(Struct, frozen=True):
 
     Args:
         response: the response.
-        length: the length of the whole text.
+        length: the length of the whole text, which has a character for each byte.
         same: the text without those values.
         places: where the values of `cnonce`, `nc` and `response` begin and end, in this order.
         cuts: all these numbers, in ascending order.
@@ -180,7 +189,7 @@ class _KeptResponse(Struct, frozen=True):
 
     response: DigestResponse
     length: int
-    same: bytes
+    same: str
     places: tuple[int, ...]
     cuts: tuple[int, ...]
 
@@ -193,32 +202,26 @@ class DigestDecoder:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[bytes, _KeptResponse] = {}  # by the text up to `uri`, which most clients send before them
+        self._kept: dict[str, _KeptResponse] = {}  # by the text up to `uri`, which most clients send before them
 
     def decode(self, value: bytes) -> DigestResponse:
         """Decode a response, as `decode_digest_response`."""
-        client = value[: value.find(b'"', value.find(b'uri="') + len(b'uri="'))]
+        text = value.decode("latin-1")
+        client = text[: text.find('"', text.find('uri="') + len('uri="'))]
         kept = self._kept.get(client)
-        if kept is not None and kept.length == len(value):
+        if kept is not None and kept.length == len(text):
             a, b, c, d, e, f = kept.cuts
-            if value[:a] + value[b:c] + value[d:e] + value[f:] == kept.same:
+            if f"{text[:a]}{text[b:c]}{text[d:e]}{text[f:]}" == kept.same:
                 a, b, c, d, e, f = kept.places
-                cnonce, nc, response = value[a:b], value[c:d], value[e:f]
-                if _HEX.fullmatch(nc + response) and _QUOTED.fullmatch(cnonce):
+                cnonce, nc, response = text[a:b], text[c:d], text[e:f]
+                if _VALUES.fullmatch(f'{cnonce}"{nc}{response}'):
                     last = kept.response
                     return DigestResponse(
-                        last.username,
-                        last.realm,
-                        last.nonce,
-                        last.uri,
-                        response.decode("ascii"),
-                        last.algorithm,
-                        cnonce.decode("ascii"),
-                        nc.decode("ascii"),
+                        last.username, last.realm, last.nonce, last.uri, response, last.algorithm, cnonce, nc
                     )
         decoded = decode_digest_response(value)
         if decoded.nc != _FIRST and len(value) <= KEPT_RESPONSE_MAX_BYTES:
-            keeping = _keep(value, decoded)
+            keeping = _keep(text, decoded)
             if keeping is not None:
                 if len(self._kept) >= KEPT_CLIENTS_MAX:
                     self._kept.clear()
@@ -226,18 +229,21 @@ class DigestDecoder:
         return decoded
 
 
-def _keep(value: bytes, decoded: DigestResponse) -> _KeptResponse | None:
-    """Return a response to decode others like it; None if it does not show where its values are."""
-    values = [text.encode("utf-8", "surrogateescape") for text in (decoded.cnonce, decoded.nc, decoded.response)]
+def _keep(text: str, decoded: DigestResponse) -> _KeptResponse | None:
+    """Return a response to decode others like it; None if it does not show where its values are.
+
+    `text` is the response with a character for each byte.
+    """
+    values = decoded.cnonce, decoded.nc, decoded.response
     # Without quoted pairs each value stands in the text as it is. Where it stands once, that is its place.
-    if b"\\" in value or any(value.count(text) != 1 for text in values):
+    if "\\" in text or not decoded.cnonce.isascii() or any(text.count(value) != 1 for value in values):
         return None
-    places = [at for text in values for at in (value.index(text), value.index(text) + len(text))]
-    if value[places[0] - 1 : places[0]] != b'"':  # a word may have fewer characters
+    places = [at for value in values for at in (text.index(value), text.index(value) + len(value))]
+    if text[places[0] - 1 : places[0]] != '"':  # a word may have fewer characters
         return None
     a, b, c, d, e, f = cuts = sorted(places)
-    same = value[:a] + value[b:c] + value[d:e] + value[f:]
-    return _KeptResponse(decoded, len(value), same, tuple(places), tuple(cuts))
+    same = f"{text[:a]}{text[b:c]}{text[d:e]}{text[f:]}"
+    return _KeptResponse(decoded, len(text), same, tuple(places), tuple(cuts))
 
 
 def decode_encoded_username(username: str) -> str:

@@ -16,6 +16,7 @@ from postd.protocol.digest import (
     DigestDecoder,
     DigestResponse,
     DigestSyntaxError,
+    allowed_hash,
     check_nonce,
     check_realm,
     decode_digest_response,
@@ -550,3 +551,12 @@ class NonceTests:
             assert len(identities) == 1
             known |= identities
         assert len(known) == 20
+
+
+def test_md5_is_used_where_fips_forbids_it_for_security() -> None:
+    def forbidden_md5(data: bytes = b"", *, usedforsecurity: bool = True) -> Any:
+        if usedforsecurity:
+            raise ValueError("disabled for FIPS")
+        return hashlib.md5(data, usedforsecurity=False)
+
+    assert allowed_hash(forbidden_md5)(b"a").hexdigest() == hashlib.md5(b"a", usedforsecurity=False).hexdigest()
