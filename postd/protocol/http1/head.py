@@ -17,6 +17,7 @@ from postd.protocol.http1.syntax import (
     check_partial_text,
     check_text,
     decode_fields,
+    is_text,
 )
 
 TARGET_MAX_BYTES = 8 * 1024
@@ -117,59 +118,63 @@ class HeadDecoder:
         self._canonical_name = canonical_name
         self._head = b""  # the last one, if it is kept
         self._last: Head | None = None
-        self._authorization: tuple[int, int] | None = None  # where the last one has its field `Authorization`
+        self._around: tuple[bytes, bytes] | None = None  # the bytes before and after its only value of `Authorization`
 
     def decode(self, head: bytes) -> Head:
         """Decode a head, as `decode_head`."""
         last = self._last
-        if last is not None and head == self._head:
-            return last
-        is_short = len(head) <= KEPT_MAX_BYTES and head.count(b"\r\n") <= KEPT_FIELDS_MAX
-        found = _find_authorization(head) if is_short else None
-        decoded = self._decode_like(last, head, found) if last is not None and is_short else None
-        if decoded is None:
-            decoded = decode_head(head, self._canonical_name)
-        # An absolute target has replaced a field.
-        self._last = decoded if is_short and decoded.target.startswith(b"/") else None
-        self._head = head if self._last is not None else b""
-        self._authorization = found
-        return decoded
+        if last is None or head != self._head:
+            is_short = len(head) <= KEPT_MAX_BYTES
+            last = self._decode_like(last, head) if last is not None and is_short else None
+            if last is None:
+                last = decode_head(head, self._canonical_name)
+                is_kept = is_short and head.count(b"\r\n") <= KEPT_FIELDS_MAX and last.target.startswith(b"/")
+                if not is_kept:  # an absolute target has replaced a field
+                    self.forget()
+                    return last
+                self._around = _split_at_authorization(head, last)
+            self._head, self._last = head, last
+        return last
 
     def forget(self) -> None:
         """Forget the last head, before a long response."""
-        self._head, self._last, self._authorization = b"", None, None
+        self._head, self._last, self._around = b"", None, None
 
-    def _decode_like(self, last: Head, head: bytes, found: tuple[int, int] | None) -> Head | None:
+    def _decode_like(self, last: Head, head: bytes) -> Head | None:
         """Return a head that differs from the last one in a single line; None if it differs elsewhere."""
-        before, found_before = self._head, self._authorization
-        if found is not None and found_before is not None:
-            (start, end), (start_before, end_before) = found, found_before
-            if head[:start] == before[:start_before] and head[end:] == before[end_before:]:
-                return _decode_other_authorization(head[start:end], last)
+        if self._around is not None:
+            before, after = self._around
+            # They do not overlap: the second begins with a line's end, and has no other field `Authorization`.
+            if head.startswith(before) and head.endswith(after):
+                value = head[len(before) : len(head) - len(after)]
+                if is_text(value):
+                    return _with_authorization(last, value.strip(b" \t"))
         line, _, lines = head.partition(b"\r\n")
-        return _decode_other_line(line, last) if lines == before.partition(b"\r\n")[2] else None
+        if lines != self._head.partition(b"\r\n")[2]:
+            return None
+        decoded = _decode_other_line(line, last)
+        if decoded is not None:
+            self._around = _split_at_authorization(head, decoded)
+        return decoded
 
 
-def _find_authorization(head: bytes) -> tuple[int, int] | None:
-    """Return where the first field `Authorization` begins and ends, after its line end and before the next one.
+def _split_at_authorization(head: bytes, decoded: Head) -> tuple[bytes, bytes] | None:
+    """Return the bytes of a head before and after the value of `Authorization`; the latter begin with the line's end.
 
-    None if there is none in the spelling that nearly all clients use.
+    None if the field is not there once, in the spelling that nearly all clients use.
     """
-    start = head.find(_AUTHORIZATION) + len(b"\r\n")
-    if start < len(b"\r\n"):
+    start = head.find(_AUTHORIZATION) + len(_AUTHORIZATION)
+    if start < len(_AUTHORIZATION) or len(decoded.fields[b"Authorization"]) > 1:
         return None
     end = head.find(b"\r\n", start)
-    return start, end if end >= 0 else len(head)
+    return (head[:start], head[end:]) if end >= 0 else (head[:start], b"")
 
 
-def _decode_other_authorization(line: bytes, last: Head) -> Head | None:
-    """Return the last head with another field line `Authorization`; None if it has two of them."""
-    check_text(line, 0)
-    if len(last.fields[b"Authorization"]) > 1:
-        return None
-    fields = {**last.fields, b"Authorization": [line[len(b"Authorization:") :].strip(b" \t")]}
+def _with_authorization(like: Head, value: bytes) -> Head:
+    """Return a head with another value of `Authorization`."""
+    fields = {**like.fields, b"Authorization": [value]}
     return Head(
-        last.method, last.target, last.path, last.minor, fields, last.length, last.persistent, last.expects_continue
+        like.method, like.target, like.path, like.minor, fields, like.length, like.persistent, like.expects_continue
     )
 
 

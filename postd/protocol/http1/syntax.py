@@ -38,6 +38,11 @@ class HttpSyntaxError(Exception):
         self.why = why
 
 
+def is_text(line: bytes) -> bool:
+    """Return whether a line has no control characters but tabs, so no line end either."""
+    return not line.translate(None, _TEXT)
+
+
 def check_text(lines: bytes, line_ends: int) -> None:
     """Check that lines have no control characters but tabs and `line_ends` times CR LF.
 
