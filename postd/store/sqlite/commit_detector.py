@@ -66,6 +66,11 @@ class CommitDetector:
         written, copied = self.log_frames()
         return copied < written < frames
 
+    def is_long(self, frames: int) -> bool:
+        """Return whether the write-ahead log has so many frames, and not all of them are copied into the database."""
+        written, copied = self.log_frames()
+        return copied < written >= frames
+
     def touch(self) -> None:
         """Set the times of the file, which wakes up the processes that watch it (`postd.store.sqlite.change_watch`)."""
         with suppress(OSError):  # it is another user's: they look each second, too

@@ -37,6 +37,9 @@ _FRAMES_OF_A_ROW_MAX = 4
 """Frames that a row of a batch adds to the log at most: pages of its table and its index, and their splits. Rows with
 random keys were measured to add 2.2 each, rows of one nonce next to nothing."""
 
+_QUICK_FRAMES_MAX = _CHECKPOINT_FRAMES - _FRAMES_OF_A_ROW_MAX * _QUICK_ROWS_MAX
+"""The longest log to which a batch is committed on the reactor's thread: no checkpoint follows."""
+
 _ALONE_TIMEOUT_MS = 100
 """How long `run_on_file` waits for readers, while other processes cannot write."""
 
@@ -99,7 +102,16 @@ class Committer:
         if not self._thread.pending and self.detector is not None and _may_be_quick(writes):
             with suppress(_WouldWaitError):
                 return succeed(self._commit_batch(writes, may_wait=False))
-        return self._thread.run(self._commit_batch, writes)
+        return self._thread.run(self._commit_in_thread, writes)
+
+    def _commit_in_thread(self, writes: Sequence[Write]) -> Sequence[Outcome]:
+        """Commit a batch, as `_commit_batch`; then copy a long log, after which batches can be quick again."""
+        outcomes = self._commit_batch(writes)
+        connection, detector = self.connection, self.detector
+        if connection and detector and not self._synced and detector.is_long(_QUICK_FRAMES_MAX):
+            with suppress(sqlite3.Error):  # the batch is committed
+                connection.execute("PRAGMA wal_checkpoint")
+        return outcomes
 
     def _commit_batch(self, writes: Sequence[Write], *, may_wait: bool = True) -> Sequence[Outcome]:
         """Commit a batch in one transaction.
@@ -113,7 +125,6 @@ class Committer:
             raise StoreUnavailableError(self.not_open)
         if may_wait:
             self._check_place()
-        frames_max = _CHECKPOINT_FRAMES - _FRAMES_OF_A_ROW_MAX * len(writes)  # at this length a checkpoint may follow
         try:
             self._set_synchronous(connection, synced=any(write.synced for write in writes))
             with turn.turn(may_wait=may_wait) as waited_s:
@@ -123,7 +134,7 @@ class Committer:
                 connection.execute("BEGIN IMMEDIATE")  # a transaction that reads first cannot wait for a lock
                 with connection:  # commits, or undoes it on an error
                     before = b"" if detector is None else detector.read()
-                    if detector is not None and not may_wait and not detector.appends_within(frames_max):
+                    if detector is not None and not may_wait and not detector.appends_within(_QUICK_FRAMES_MAX):
                         raise _WouldWaitError
                     outcomes = run_batch(writes, connection)
                     self._check_place()  # again, after seconds of waiting perhaps

@@ -540,6 +540,29 @@ async def test_checkpoints_are_made_in_the_writer_thread_whatever_the_nonces(
 
 
 @ensureDeferred
+async def test_counts_are_committed_without_the_writer_thread_but_for_checkpoints(
+    counted: tuple[SqliteLogins, CountingThread], path: Path
+) -> None:
+    """A log that is too long for that is copied at the first commit in the thread, and restarted at the second."""
+    logins, thread = counted
+    await logins.key("other")
+    thread.forget_runs()
+    restarts, before = 0, 0
+    detector = CommitDetector(str(path))
+    for first in range(0, 400 * 32, 32):
+        uses = [started(logins.use_nonce(b"nonce", first + number, expires=NOW)) for number in range(32)]
+        assert all(await gatherResults(uses))
+        frames, _ = detector.log_frames()
+        restarts, before = restarts + (frames < before), frames
+    runs = thread.count_runs()
+    await logins.stop()  # before the detector is closed: `SharedFile.close`
+    detector.close()
+    await logins.start()
+    assert restarts > 0
+    assert runs <= 2 * (restarts + 1)
+
+
+@ensureDeferred
 async def test_purge_without_expired_rows_begins_no_transaction(store: SqliteStore, path: Path) -> None:
     await store.add_session(id_hash_of(1), make_session())
     await store.add_failure(KEYS, now=NOW, expires=NOW + 300)
