@@ -51,7 +51,9 @@ class Upkeep:
         self._clock = clock
         self._reloaded = reloaded
         self._version = users.version
-        self._loops = {LoopingCall(self.watch_users): WATCH_INTERVAL_S, LoopingCall(self._purge): PURGE_EVERY_S}
+        self._loops: dict[LoopingCall, float] = {LoopingCall(self._purge): PURGE_EVERY_S}
+        if users.path:
+            self._loops[LoopingCall(self.watch_users)] = WATCH_INTERVAL_S
         for loop in self._loops:
             loop.clock = clock
 

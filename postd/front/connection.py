@@ -198,6 +198,8 @@ class HttpConnection(Protocol):
         self._free_output()
         if self.state is _RESPONDING:
             self.deadline_s = math.inf
+            if self._stream_client is not None:
+                self.site.unwatch(self)
         elif self.state is State.IDLE:
             self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
         if self._producer is not None:
@@ -226,6 +228,8 @@ class HttpConnection(Protocol):
         self._acknowledged = bytes_acknowledged(self.transport)
         self._reading = now, now, 0.0
         self.deadline_s = now + within_s
+        if self._stream_client is not None:
+            self.site.watch(self)
 
     def _reads_enough(self) -> bool:
         """Return whether the client has read since the last check, and fast enough."""
@@ -271,6 +275,7 @@ class HttpConnection(Protocol):
         """Called when the response is written completely, or the connection is lost."""
         if self._stream_client is not None:
             self.site.end_stream(self._stream_client)
+            self.site.watch(self)
             self._stream_client = None
         self._free_body()
 
@@ -323,6 +328,7 @@ class HttpConnection(Protocol):
         self.site.memory.require_room(client, memory)
         if isinstance(response, StreamedResponse) and response.live is not None:
             self.site.begin_stream(client)
+            self.site.unwatch(self)
             self._stream_client = client
             self._heads.forget()
             if self._input_ended:

@@ -101,6 +101,7 @@ class HttpFactory(Site):
         self._streams: Counter[str] = Counter()  # open event streams by client
         self._stream_count = 0
         self.channels: set[HttpConnection] = set()
+        self._timed: set[HttpConnection] = set()  # whose deadlines are checked
         self.draining = False
         self._access_log = access_log
         self._tally = tally
@@ -197,8 +198,17 @@ class HttpFactory(Site):
         """Called when a connection is made."""
         self.channels.add(channel)
         self._enter(channel.group)
+        self.watch(channel)
+
+    def watch(self, channel: HttpConnection) -> None:
+        """Check the deadline of a connection from now on."""
+        self._timed.add(channel)
         if not self._sweeping.running:
             self._sweep_on()
+
+    def unwatch(self, channel: HttpConnection) -> None:
+        """Check the deadline of a connection no longer; it has none."""
+        self._timed.discard(channel)
 
     def regroup(self, channel: HttpConnection, peer: IAddress) -> bool:
         """Count a connection for the peer that its PROXY header names; return whether the peer is within its limit."""
@@ -246,6 +256,7 @@ class HttpFactory(Site):
 
     def forget(self, channel: HttpConnection) -> None:
         """Called when a connection is lost."""
+        self._timed.discard(channel)
         if channel in self.channels:
             self.channels.remove(channel)
             self._leave(channel.group)
@@ -284,8 +295,11 @@ class HttpFactory(Site):
         return [b"http/1.1"]
 
     def _sweep(self) -> None:
+        if not self._timed:
+            self._sweeping.stop()
+            return
         now = self.reactor.seconds()
-        overdue = [channel for channel in self.channels if channel.deadline_s <= now]
+        overdue = [channel for channel in self._timed if channel.deadline_s <= now]
         for channel in overdue:
             try:
                 channel.pass_deadline()

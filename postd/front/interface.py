@@ -96,6 +96,12 @@ class Site(Protocol):
     def add(self, channel: Any) -> None:
         """Count a connection from now on."""
 
+    def watch(self, channel: Any) -> None:
+        """Check the deadline of a connection again (after `unwatch`)."""
+
+    def unwatch(self, channel: Any) -> None:
+        """Check the deadline of a connection no longer, until `watch`: it has none."""
+
     def regroup(self, channel: Any, peer: IAddress) -> bool:
         """Count a connection for its peer; return whether the peer is within its limit."""
 

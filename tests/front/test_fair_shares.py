@@ -1,5 +1,6 @@
 """Shares of clients in the memory for responses and in the connections for event streams, in memory."""
 
+import math
 from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
@@ -11,6 +12,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 
+from postd.front.factory import SWEEP_MAX_S
 from postd.http.responses import (
     TEXT,
     Response,
@@ -163,6 +165,20 @@ class StreamTests:
         assert server.views.ended == 7
         assert server.site.memory.used_bytes < 3 * len(BODY)
         assert status_of(server.ask("/bodies", "192.0.2.2")) == 200
+
+    def test_stream_has_a_timeout_only_while_its_client_does_not_read(self, server: Server) -> None:
+        stream = server.ask("/stream")
+        stream.read()
+        server.clock.advance(SWEEP_MAX_S)
+        assert not server.clock.getDelayedCalls()
+        server.views.event()
+        stream.read()
+        server.clock.advance(SWEEP_MAX_S)
+        assert not server.clock.getDelayedCalls()
+        server.views.event()
+        server.clock.pump([SWEEP_MAX_S] * (math.ceil(server.site.limits.idle_s / SWEEP_MAX_S) + 1))
+        assert not stream.connected
+        assert server.views.ended == 1
 
     def test_stream_ends_with_the_input_of_its_client(self, server: Server) -> None:
         stream = server.ask("/stream")
