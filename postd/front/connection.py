@@ -80,14 +80,6 @@ class HttpConnection(Protocol):
 
     transport: Any
     group: str | None = None
-    request: HttpRequest | None = None
-    state = State.IDLE
-    _persistent = True
-    _partial_head: PartialHead | None = None  # a head that is not complete
-    _skipped_empty_line = False  # before this head
-    _head: Head | None = None  # of the request whose body is being read
-    _chunks: ChunkedDecoder | None = None
-    _started_s = 0.0  # when the last head was complete
     _body_left = 0
     _body_skipped = False  # the body of this request, which is the last one, is not read
     _input_ended = False
@@ -96,14 +88,13 @@ class HttpConnection(Protocol):
     _acknowledged = 0  # bytes that the client had acknowledged at the last check
     _reading = (0.0, 0.0, 0.0)  # when it began, when it was checked last, and how many bytes it was behind then
     _all_sent = False  # nothing is left to send but the end of the stream
-    _stream_client: str | None = None  # whose event stream the response is
     _held: Holding | None = None  # the memory of a long body
     _held_output: Holding | None = None  # the memory of output that the transport has buffered
     _output_client = ""  # whose output is buffered, if the peer is a proxy
-    _producer: Any = None
     _waits_as: str | None = None  # the client for which it waits to process its next request
 
     def __init__(self, site: Site) -> None:
+        # All that most connections set (`postd.net.transports`).
         self.site = self.factory = site
         self._clock = site.reactor
         self._turns = site.turns
@@ -111,6 +102,16 @@ class HttpConnection(Protocol):
         self._buffer = b""
         self._body: list[bytes] = []
         self.deadline_s = math.inf
+        self.request: HttpRequest | None = None
+        self.state = State.IDLE
+        self._persistent = True
+        self._partial_head: PartialHead | None = None  # a head that is not complete
+        self._skipped_empty_line = False  # before this head
+        self._head: Head | None = None  # of the request whose body is being read
+        self._chunks: ChunkedDecoder | None = None
+        self._started_s = 0.0  # when the last head was complete
+        self._stream_client: str | None = None  # whose event stream the response is
+        self._producer: Any = None
 
     # Called by the transport
 

@@ -44,6 +44,9 @@ _CLIENT_VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
 _CLIENT_GONE = 499
 """The status logged for a request whose client disconnected before the response, as nginx does."""
 
+_LOGGED = (b"User-Agent", b"Referer", b"X-Forwarded-For")
+"""The fields that the access log uses."""
+
 _ID = re.compile(rb"[A-Za-z0-9._~+/=:@-]{1,128}")
 """An acceptable `X-Request-Id`: it is logged unchanged."""
 
@@ -203,6 +206,10 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
             head += b"Transfer-Encoding: chunked\r\n"
             self.chunked = self.method != b"HEAD"
         self._begin(response.status, head, b"")
+        if isinstance(response, StreamedResponse) and response.live is not None:
+            # Thousands of streams may last for hours: they keep no cookies, nor other fields that are not logged.
+            self.fields = {name: self.fields[name] for name in _LOGGED if name in self.fields}
+            self.content = None
 
     def _begin(self, status: int, head: bytes, body: bytes) -> None:
         self.startedWriting = 1

@@ -141,12 +141,12 @@ class TLSTransport(TCPTransport):
     _poller: TLSPoller
     _tls: Any = None  # an `SSL.Connection`
     _is_shaking_hands = True
-    _is_sending = True  # until the handshake is done: output is buffered
     _reads_when_writable = False
 
     def __init__(self, *arguments: object, poller: TLSPoller, certificate: Certificate) -> None:
         self._certificate = certificate
         super().__init__(*arguments, poller=poller)
+        self._is_sending = True  # until the handshake is done: output is buffered
 
     def getPeerCertificate(self) -> X509 | None:
         return None if self._tls is None else self._tls.get_peer_certificate()

@@ -163,15 +163,22 @@ class _PolledConnection(FileDescriptor):
 
     socket: socket
     TLS: bool
-    _events = 0  # that it is polled for: for output only while the socket does not accept more
-    _at_once_left = AT_ONCE_MAX_BYTES
-    _is_sending = False
-    _is_written = False  # there is output to send, or the end of it
-    _is_queued = False
+    logstr: str
+    repstr: str
 
     def __init__(self, *arguments: Any, poller: Poller) -> None:
+        # All that connections set while they last, with what Twisted sets later: CPython lets the objects of a class
+        # share the names of attributes that the first of them had. One with another name takes 600 bytes more.
         self._poller = poller
+        self._events = 0  # that it is polled for: for output only while the socket does not accept more
+        self._at_once_left = AT_ONCE_MAX_BYTES
+        self._is_sending = False
+        self._is_written = False  # there is output to send, or the end of it
+        self._is_queued = False
+        self.producer, self.streamingProducer, self.producerPaused = None, False, False
+        self.dataBuffer, self.offset = b"", 0
         super().__init__(*arguments)
+        self.repstr = self.logstr  # one text is enough
 
     def _poll_for(self, events: int) -> None:
         if events != self._events and not self.disconnected:

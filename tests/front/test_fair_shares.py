@@ -1,17 +1,22 @@
 """Shares of clients in the memory for responses and in the connections for event streams, in memory."""
 
 import math
+import socket
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from twisted.internet.address import IPv4Address
 from twisted.internet.error import ConnectionLost
 from twisted.internet.task import Clock
+from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
 
+from postd.front.access_log import DELAY_S
 from postd.front.factory import SWEEP_MAX_S
 from postd.http.responses import (
     TEXT,
@@ -22,8 +27,11 @@ from postd.http.responses import (
     make_streamed_response,
 )
 from postd.http.views import respond
+from postd.net.transports import Poller, TCPTransport
+from postd.reactor import IReactor
 from tests.front.slow_server import BUFFER_BYTES, BufferedTransport
 from tests.helpers import connect, make_site
+from tests.net.test_transports import TurnReactor
 
 GONE = Failure(ConnectionLost())
 BODY = b"x" * (4 * BUFFER_BYTES)
@@ -179,6 +187,41 @@ class StreamTests:
         server.clock.pump([SWEEP_MAX_S] * (math.ceil(server.site.limits.idle_s / SWEEP_MAX_S) + 1))
         assert not stream.connected
         assert server.views.ended == 1
+
+    def test_stream_keeps_only_the_fields_that_are_logged(self, server: Server) -> None:
+        stream = BufferedTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 1))
+        connect(stream, server.site)
+        fields = b"Host: x\r\nCookie: session=1\r\nReferer: http://x/board\r\nUser-Agent: Mozilla/5.0\r\n"
+        stream.protocol.dataReceived(b"GET /stream HTTP/1.1\r\n%b\r\n" % fields)
+        (channel,) = server.site.channels
+        assert channel.request is not None
+        assert channel.request.fields == {b"Referer": [b"http://x/board"], b"User-Agent": [b"Mozilla/5.0"]}
+        with capturedLogs() as events:
+            end_input(stream)
+            server.clock.advance(DELAY_S)
+        assert '"http://x/~5" "Mozilla/5.0"' in "".join(event.get("lines", "") for event in events)
+
+    def test_connection_of_a_stream_shares_the_names_of_its_attributes(self, server: Server) -> None:
+        """An object that has others than the first ones of its class takes 600 bytes more."""
+        reactor = TurnReactor()
+        poller = Poller(cast(IReactor, reactor))
+        server.site.connections_max = 100
+        transports = []
+        with ExitStack() as closing:
+            listener = closing.enter_context(socket.create_server(("127.0.0.1", 0)))
+            for _ in range(40):
+                client = closing.enter_context(socket.create_connection(listener.getsockname()))
+                ours, address = listener.accept()
+                channel: Any = server.site.buildProtocol(None)
+                transports.append(TCPTransport(ours, channel, address, None, 1, reactor, poller=poller))
+                channel.makeConnection(transports[-1])
+            client.sendall(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+            reactor.turn()
+            assert channel.request is not None
+            sizes = [sys.getsizeof(vars(kept)) for kept in (channel, channel.transport)]
+            assert max(sizes) < 400, sizes
+        for transport in transports:
+            transport.connectionLost(GONE)
 
     def test_stream_ends_with_the_input_of_its_client(self, server: Server) -> None:
         stream = server.ask("/stream")
