@@ -25,9 +25,9 @@ from postd.auth.identity import AuthenticationResult, Identity
 from postd.errors import ServerBusyError
 from postd.front.interface import Connection, Site
 from postd.http.errors import make_error_response, not_found
-from postd.http.interface import NativeRequest, Responder
+from postd.http.interface import NativeRequest, Output, Responder
 from postd.http.peer import certificate_of
-from postd.http.responses import Parts, Response, SharedPiece, StreamedResponse, make_no_content
+from postd.http.responses import Parts, Response, StreamedResponse, make_no_content
 from postd.http.views import respond
 from postd.protocol.basic import BasicSyntaxError, decode_user_pass
 from postd.protocol.http1.head import Head
@@ -223,10 +223,11 @@ class HttpRequest(NativeRequest, AdapterCacheOnDemand, Request):  # type: ignore
         self.sentLength += length
         self.channel.writeSequence([b"%x\r\n" % length, *parts, b"\r\n"] if self.chunked else parts)
 
-    def write_shared(self, piece: SharedPiece) -> None:
-        if self.channel is not None:  # else the client has disconnected
-            self.sentLength += len(piece.plain)
-            self.channel.write(piece.chunk if self.chunked else piece.plain)
+    def open_output(self) -> tuple[Output, bool]:
+        return self.transport, bool(self.chunked)
+
+    def count_output(self, count: int) -> None:
+        self.sentLength += count
 
     def connectionLost(self, reason: Failure) -> None:
         super().connectionLost(reason)

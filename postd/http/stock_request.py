@@ -12,9 +12,9 @@ from twisted.web.resource import IResource, getChildForRequest
 
 from postd.auth.identity import AuthenticationResult, Identity
 from postd.http.errors import make_error_response
-from postd.http.interface import NativeRequest, Request, Responder
+from postd.http.interface import NativeRequest, Output, Request, Responder
 from postd.http.peer import certificate_of
-from postd.http.responses import Parts, Response, SharedPiece, StreamedResponse
+from postd.http.responses import Parts, Response, StreamedResponse
 from postd.protocol.host import client_network
 
 
@@ -169,8 +169,11 @@ class StockRequest(NativeRequest):
     def writeSequence(self, parts: Parts) -> None:
         self.write(b"".join(parts))
 
-    def write_shared(self, piece: SharedPiece) -> None:
-        self.write(piece.plain)
+    def open_output(self) -> tuple[Output, bool]:
+        return self._request, False
+
+    def count_output(self, count: int) -> None:
+        """Do nothing: a stock request counts what it sends."""
 
     def finish(self) -> None:
         self._request.finish()

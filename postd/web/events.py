@@ -150,7 +150,7 @@ class Events:
             subscriber.resumed = after, latest
         request.registerProducer(subscriber, True)  # noqa: FBT003 - Twisted's signature
         if not self._is_over(subscriber):
-            request.write_shared(make_shared_piece(data))
+            subscriber.write(make_shared_piece(data))
         self.catch_up(subscriber)
 
     def _is_over(self, subscriber: "_Subscriber") -> bool:
@@ -171,6 +171,7 @@ class Events:
     def leave(self, subscriber: "_Subscriber") -> None:
         """Forget a subscriber whose stream has ended, or whose client is gone."""
         self._following.pop(subscriber, None)
+        subscriber.request.count_output(subscriber.sent_bytes)
         self.subscribers -= 1
         if not self.subscribers:
             self._stop()
@@ -205,7 +206,7 @@ class Events:
                     return
                 subscriber.after = after
                 if piece is not None:
-                    request.write_shared(piece)
+                    subscriber.write(piece)
                 has_all = after >= self._latest and (subscriber.resumed is None or after >= subscriber.resumed[1])
                 # A store that was replaced may have less than that: its followers are sent a reset.
                 has_rest = after == before and latest == self._latest
@@ -361,7 +362,7 @@ class Events:
             subscriber.after = batch.last
             piece = batch.encode(subscriber.form)
             if piece is not None:
-                subscriber.request.write_shared(piece)
+                subscriber.write(piece)
         elif subscriber.after < batch.last:
             self.catch_up(subscriber)
 
@@ -375,10 +376,13 @@ class _Subscriber:
         resumed: the revision from which it resumes, and the latest one at its request; None if it does not resume.
         is_paused: whether it has to read before it is sent more.
         is_waiting: whether there is no coroutine that makes it catch up.
+        sent_bytes: how many bytes of the body it was sent.
     """
 
     __slots__ = (
         "_events",
+        "_is_chunked",
+        "_output",
         "after",
         "form",
         "generation",
@@ -387,6 +391,7 @@ class _Subscriber:
         "request",
         "resumed",
         "revalidate",
+        "sent_bytes",
         "work",
     )
 
@@ -399,9 +404,14 @@ class _Subscriber:
         self.form = form
         self.generation = generation
         self.work = work
-        self.after = 0
+        self._output, self._is_chunked = request.open_output()
+        self.sent_bytes = self.after = 0
         self.resumed: tuple[int, int] | None = None
         self.is_paused = self.is_waiting = False
+
+    def write(self, piece: SharedPiece) -> None:
+        self.sent_bytes += len(piece.plain)
+        self._output.write(piece.chunk if self._is_chunked else piece.plain)
 
     def cancel(self) -> None:
         """Called when the client has disconnected, as the request's `responder`."""
@@ -447,7 +457,7 @@ class _Batch:
 
 
 def _send_heartbeat(subscriber: _Subscriber) -> None:
-    subscriber.request.write_shared(_HEARTBEAT)
+    subscriber.write(_HEARTBEAT)
 
 
 def _join(after: int, events: Iterable[bytes]) -> tuple[SharedPiece | None, int]:

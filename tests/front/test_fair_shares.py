@@ -23,7 +23,6 @@ from postd.http.responses import (
     Response,
     StreamedResponse,
     make_response,
-    make_shared_piece,
     make_streamed_response,
 )
 from postd.http.views import respond
@@ -52,7 +51,7 @@ class Views(Resource):
 
     def event(self) -> None:
         for request in self._streams:
-            request.write_shared(make_shared_piece(BODY))
+            request.write(BODY)
 
     def render(self, request: Any) -> int:
         return respond(request, self._view(request))
@@ -70,7 +69,7 @@ class Views(Resource):
     def _begin_stream(self, request: Any) -> None:
         request.responder = self
         self._streams.append(request)
-        request.write_shared(make_shared_piece(b":\n\n"))
+        request.write(b":\n\n")
 
     def cancel(self) -> None:
         self.ended += 1

@@ -10,8 +10,10 @@ from urllib.parse import urlencode
 import pytest
 from msgspec import Struct
 from twisted.internet.defer import Deferred
+from twisted.logger import capturedLogs
 
 from postd.errors import StoreUnavailableError
+from postd.front.access_log import DELAY_S
 from postd.model import Change, Version
 from postd.store.interface import CHANGES_KEPT
 from postd.web.authorship import Form
@@ -27,7 +29,7 @@ from postd.web.events import (
 )
 from postd.web.forms import encode_change
 from tests.cases import each
-from tests.helpers import InMemoryApi, SlowTransport, connect
+from tests.helpers import InMemoryApi, MemoryTransport, SlowTransport, connect
 from tests.web.clients import PASSWORD, basic
 from tests.web.test_posts import JSON, check_problem, post_body
 from tests.web.wire import FORM as FORM_TYPE
@@ -168,6 +170,18 @@ class StreamTests:
         listener = Subscriber(api)
         assert listener.wait(4 * HEARTBEAT_EVERY_S + 1) == []
         assert listener.beats == 4
+
+    def test_log_has_the_size_of_the_stream(self, api: InMemoryApi) -> None:
+        transport = MemoryTransport()
+        connect(transport, api.site).dataReceived(b"GET /post/events HTTP/1.0\r\nHost: x\r\n\r\n")
+        api.add("one")
+        api.clock.advance(HEARTBEAT_EVERY_S)
+        with capturedLogs() as logged:
+            transport.loseConnection()
+            api.clock.advance(DELAY_S)
+        body = transport.value().partition(b"\r\n\r\n")[2]
+        assert body.endswith(b":\n\n")
+        assert f'" 200 {len(body)} "-"' in "".join(event.get("lines", "") for event in logged)
 
     def test_change_is_sent_when_it_is_acknowledged(self, api: InMemoryApi) -> None:
         listener = Subscriber(api)
