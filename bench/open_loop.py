@@ -5,8 +5,9 @@ counts from the moment at which the request was due: if the server stalls, the r
 and that time counts. wrk is a closed loop: it sends the next request of a connection after the last response, and so
 leaves out just these waits.
 
-The client has a core of its own and polls in a loop. Its own delay is measured, too: the time between the moment when a
-request was due and a connection was free, and the moment when it was sent.
+The client has a core of its own and polls in a loop, or waits where the core has work besides. Its own delay is
+measured, too: the time between the moment when a request was due and a connection was free, and the moment when it was
+sent.
 """
 
 import gc
@@ -18,6 +19,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from bench.servers import REQUEST_S, BenchError
 
@@ -70,13 +72,17 @@ class OpenLoop:
         self._request = f"{self._method} {path} HTTP/1.1\r\n{fields}\r\n".encode() + (new or b"")
         self._body = body
 
-    def ask(self, per_second: float, seconds: float) -> Latencies:
+    def ask(self, per_second: float, seconds: float, *, waits: bool = False) -> Latencies:
         """Send requests at random moments, at this average rate; return their latencies.
+
+        `waits`: leave the core to others until a request is due, or a response arrives.
 
         Raises:
             BenchError: a response has another status or body, or is absent.
         """
         due = list(random_moments(per_second, seconds))
+        if waits:
+            Path("/proc/self/timerslack_ns").write_text("1")  # else the kernel wakes it up to 50 µs late
         with ExitStack() as stack, select.epoll() as ready:
             connections = [Connection(self._port) for _ in range(CONNECTIONS)]
             for connection in connections:
@@ -84,11 +90,11 @@ class OpenLoop:
                 ready.register(connection.socket, select.EPOLLIN)
             gc.disable()
             try:
-                return self._ask(due, connections, ready)
+                return self._ask(due, connections, ready, waits=waits)
             finally:
                 gc.enable()
 
-    def _ask(self, due: list[float], connections: list[Connection], ready: select.epoll) -> Latencies:
+    def _ask(self, due: list[float], connections: list[Connection], ready: select.epoll, *, waits: bool) -> Latencies:
         measured = Latencies()
         of_descriptor = {connection.socket.fileno(): connection for connection in connections}
         free = deque(connections)
@@ -103,6 +109,9 @@ class OpenLoop:
                 connection.socket.send(self._request)
                 measured.own_s.append(_clock() - start - max(connection.due, connection.free_since))
                 sent += 1
+            if waits:  # `poll` of an epoll waits for whole milliseconds
+                more = due[sent] if free and sent < len(due) else now + REQUEST_S
+                select.select([ready], [], [], max(0, start + more - _clock()))
             for descriptor, _ in ready.poll(0):
                 connection = of_descriptor[descriptor]
                 received = connection.socket.recv(RECEIVED_MAX_BYTES)

@@ -110,7 +110,9 @@ def running(server: Server, folder: Path, pause_s: float = PAUSE_S) -> Iterator[
 
 
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
+    """Return a port that is free on each address: some servers have a second one on another address of loopback."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
         port: int = probe.getsockname()[1]
         return port
 

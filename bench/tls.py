@@ -1,12 +1,13 @@
 """Workloads over TLS, beside those of `workloads`."""
 
-import multiprocessing
 import os
+import selectors
 import socket
 import ssl
 import time
-from contextlib import closing, suppress
-from multiprocessing.synchronize import Event
+from collections import deque
+from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
 
@@ -71,43 +72,56 @@ def connect(server: Server, address: Address, session: ssl.SSLSession | None) ->
 
 
 def measure_reads_beside(per_second: int, server: Server, folder: Path, duration: Duration) -> dict[str, float]:
-    """Measure reads on the port without TLS, while so many handshakes a second are begun on the other port."""
+    """Measure reads on the port without TLS, while so many handshakes a second are made on the other port."""
     write_certificate(folder)
-    with serving_short_list(server, folder) as address:
+    with serving_short_list(server, folder) as address, get_context("spawn").Pool(1, leave_core) as clients:
         body = check_list(server, address.port, SHORT_LIST)
-        load(server, address.port, duration.warm_up_s)
-        ended = multiprocessing.Event()
-        beginning = multiprocessing.Process(target=begin_handshakes, args=(address.port, per_second, ended))
-        beginning.start()
-        try:
-            measured = OpenLoop(server.name, address.port, "/post", body).ask(READS_PER_SECOND, duration.measured_s)
-        finally:
-            ended.set()
-            beginning.join()
-        if beginning.exitcode:
-            raise BenchError(f"{server.name}: a handshake was not answered")
+        reading = OpenLoop(server.name, address.port, "/post", body)
+        clients.apply(os.getpid)  # starts the process
+        reading.ask(READS_PER_SECOND, duration.warm_up_s, waits=True)
+        shaking_hands = clients.apply_async(shake_hands, (address.port, per_second, duration.measured_s))
+        before = total_cpu_s(address.pid)
+        measured = reading.ask(READS_PER_SECOND, duration.measured_s, waits=True)
+        cpu_s = total_cpu_s(address.pid) - before
+        made = shaking_hands.get(REQUEST_S)
     return {
         "p99 ms": percentile(measured.latency_s, 99) * 1000,
         "p50 ms": median(measured.latency_s) * 1000,
         "ms, client's own": percentile(measured.own_s, 99) * 1000,
+        "handshakes/s": made / duration.measured_s,
+        "cores": cpu_s / duration.measured_s,
     }
 
 
-def begin_handshakes(port: int, per_second: int, ended: Event) -> None:
-    """Send the same ClientHello at random moments, each on a connection of its own, and wait for the answer.
-
-    The work of the server is that of a whole handshake but for the client's last message; the client has none.
-    """
+def leave_core() -> None:
+    """Let this process run on the load's core only where the reading client waits, which preempts it."""
     os.sched_setaffinity(0, {LOAD_CORE})
-    outgoing = ssl.MemoryBIO()
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+
+
+def shake_hands(port: int, per_second: int, seconds: float) -> int:
+    """Make whole handshakes at random moments, each on a connection of its own; return how many were made in time."""
+    due = deque(random_moments(per_second, seconds) if per_second else ())
+    made, start = 0, time.monotonic()
+    with selectors.DefaultSelector() as ready:
+        while (now := time.monotonic() - start) < seconds:
+            while due and due[0] <= now:
+                due.popleft()
+                plain = socket.create_connection((TLS_BESIDE, port), timeout=REQUEST_S)
+                plain.settimeout(0)
+                connection = unverified().wrap_socket(plain, do_handshake_on_connect=False)
+                ready.register(connection, selectors.EVENT_READ, connection)
+                _go_on(ready, connection)
+            for key, _ in ready.select((due[0] if due else seconds) - now):
+                made += _go_on(ready, key.data)
+    return made
+
+
+def _go_on(ready: selectors.BaseSelector, connection: ssl.SSLSocket) -> bool:
+    """Go on with a handshake; return whether it is done. The connection is closed then."""
     with suppress(ssl.SSLWantReadError):
-        unverified().wrap_bio(ssl.MemoryBIO(), outgoing).do_handshake()
-    hello = outgoing.read()
-    start = time.monotonic()
-    for due in random_moments(per_second, 3600) if per_second else ():
-        if ended.wait(max(0, start + due - time.monotonic())):
-            return
-        with closing(socket.create_connection((TLS_BESIDE, port), timeout=REQUEST_S)) as connection:
-            connection.sendall(hello)
-            if not connection.recv(65536):
-                raise BenchError("a handshake was not answered")
+        connection.do_handshake()
+        ready.unregister(connection)
+        connection.close()
+        return True
+    return False
