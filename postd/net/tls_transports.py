@@ -4,9 +4,9 @@ Stock Twisted reads and sends for OpenSSL, and passes each record through two bu
 polled, sends, and holds its output as a plain one (`postd.net.transports`); docs/explanation/front.md lists the
 departures, `tests/net/test_tls_transports.py` tests them.
 
-As in stock Twisted, the end of the client's output (close_notify) ends the connection once what is written is sent. The
-end of this side's output is announced, and what arrives until the client has ended its own is discarded. A connection
-that ends without close_notify is lost.
+The end of the client's output (close_notify) is a half-close, as the FIN of a plain connection is (RFC 8446 §6.1; TLS
+1.2 would discard the responses). The end of this side's output is announced, and what arrives until the client has ended
+its own is discarded. A connection that ends without close_notify is lost.
 """
 
 from collections import deque
@@ -28,7 +28,6 @@ from zope.interface import implementer
 from postd.net.tls import Certificate
 from postd.net.transports import Poller, TCPTransport
 from postd.reactor import IReactor
-from postd.twisted_private import buffered_bytes
 
 HANDSHAKES_PER_TURN = 4
 """How many connections go on with their handshake in one turn of the reactor, in less than a millisecond."""
@@ -194,10 +193,7 @@ class TLSTransport(TCPTransport):
             self._wait_until_writable()
             return None
         except SSL.ZeroReturnError:  # close_notify
-            if self.disconnecting:
-                return CONNECTION_DONE
-            self.loseConnection()
-            return None
+            return CONNECTION_DONE
         except SSL.Error:
             with suppress(OSError):  # else the kernel would reset the connection, and the client might miss the alert
                 self.socket.recv(self.bufferSize)
@@ -232,10 +228,6 @@ class TLSTransport(TCPTransport):
 
     def doWrite(self) -> Any:
         reason = super().doWrite()
-        if reason is None and self.disconnecting and not (self._is_written or buffered_bytes(self)):
-            # A producer was resumed, and wrote nothing. Stock Twisted waits for it to write or to unregister; one that
-            # does not know of the client's close_notify would do neither.
-            reason = CONNECTION_DONE
         return self._end_output() if reason is CONNECTION_DONE else reason
 
     def _end_output(self) -> Exception | None:
@@ -259,7 +251,10 @@ class TLSTransport(TCPTransport):
             super().loseConnection()
 
     def readConnectionLost(self, reason: Failure) -> None:
-        self.connectionLost(reason)
+        if self.disconnecting:  # this side has ended, too
+            self.connectionLost(reason)
+        else:
+            super().readConnectionLost(reason)
 
     def connectionLost(self, reason: Failure) -> None:
         super().connectionLost(reason)

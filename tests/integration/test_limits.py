@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from msgspec import Struct
+from OpenSSL import SSL
 
 from postd.errors import ConfigError
 from postd.settings.loading import load_settings
@@ -508,6 +509,32 @@ def test_connection_over_the_limit_is_closed_at_once(bounded: tuple[Daemon, Addr
         clients.append(wait_to_be_let_in(to, kind))
         assert is_turned_away(to, kind)
         assert all(map(get, clients))
+
+
+@pytest.mark.parametrize("kind", ["tcp", "haproxy", "unix"])
+def test_half_closed_client_gets_its_responses(bounded: tuple[Daemon, Addresses], kind: str) -> None:
+    _, to = bounded
+    with wait_to_be_let_in(to, kind) as client:
+        client.sendall(GET * 5)
+        client.shutdown(socket.SHUT_WR)
+        ending = read_to_end(client, now())
+    assert (ending.received.count(b"HTTP/1.1 200 "), ending.reset) == (5, False)
+
+
+def test_client_that_half_closes_tls_gets_its_responses(bounded: tuple[Daemon, Addresses]) -> None:
+    _, to = bounded
+    with to.connect("raw ssl") as plain:
+        plain.settimeout(None)  # of pyOpenSSL: Python's ssl cannot read after its close_notify
+        client = SSL.Connection(SSL.Context(SSL.TLS_CLIENT_METHOD), plain)
+        client.set_connect_state()
+        client.do_handshake()
+        client.sendall(GET * 200)  # more than what is answered in a turn
+        client.shutdown()
+        received = b""
+        with pytest.raises(SSL.ZeroReturnError):  # the server's close_notify
+            while True:
+                received += client.recv(65536)
+    assert received.count(b"HTTP/1.1 200 ") == 200
 
 
 def test_connection_limit_is_logged_once_a_minute(bounded: tuple[Daemon, Addresses]) -> None:

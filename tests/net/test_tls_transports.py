@@ -31,7 +31,13 @@ from postd.reactor import IReactor
 from postd.twisted_private import largest_viewed
 from tests.cases import each
 from tests.net.test_tls import load
-from tests.net.test_transports import Connection, PushProducer, RecordingProtocol, TurnReactor
+from tests.net.test_transports import (
+    Connection,
+    HalfCloseableProtocol,
+    PushProducer,
+    RecordingProtocol,
+    TurnReactor,
+)
 
 VERSIONS = each("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 
@@ -387,30 +393,38 @@ def test_end_without_close_notify_is_a_loss(one: TLSConnection) -> None:
 
 
 @VERSIONS
-@each("has_producer", [False, True], ids=["no producer", "paused producer"])
-def test_close_notify_of_the_client_is_answered_after_what_is_written(
-    connect: ConnectTLS, version: ssl.TLSVersion, *, has_producer: bool
+def test_close_notify_of_the_client_leaves_what_is_and_will_be_written(
+    connect: ConnectTLS, version: ssl.TLSVersion
 ) -> None:
     one = connect(version)
-    if has_producer:  # as the front is one for as long as it is connected
-        one.transport.registerProducer(PushProducer(), streaming=True)
+    one.transport.protocol = half_closed = HalfCloseableProtocol()
     written = bytes(2_000_000)
     one.transport.writeSequence([written])
     with pytest.raises(ssl.SSLWantReadError):
         one.tls.unwrap()
     one.flush()
-    for _ in range(3):
+    one.client.shutdown(socket.SHUT_WR)  # follows it, with most clients
+    read = one.read_all(len(written))
+    one.reactor.turn()
+    assert half_closed.input_ended
+    one.write(b"last")
+    one.transport.loseConnection()
+    for _ in range(2):
         one.reactor.turn()
-    assert one.reason() is None
-    assert one.transport.getPeerCertificate() is None
-    read = b""
-    while len(read) < len(written):
-        read += one.read()
-        one.reactor.turn()
-    assert read == written
-    assert one.reason() is ConnectionDone
+    read += one.read()
+    assert (read[: len(written)], read[len(written) :]) == (written, b"last")
+    assert half_closed.lost is not None
+    assert half_closed.lost.type is ConnectionDone
     one.receive()
-    one.tls.unwrap()
+    one.tls.unwrap()  # the server's close_notify has been read
+
+
+def test_close_notify_of_the_client_closes_a_connection_that_cannot_half_close(one: TLSConnection) -> None:
+    with pytest.raises(ssl.SSLWantReadError):
+        one.tls.unwrap()
+    one.flush()
+    one.reactor.turn()
+    assert one.reason() is ConnectionDone
 
 
 def test_forged_record_ends_the_connection(one: TLSConnection) -> None:
