@@ -7,13 +7,14 @@ stream and end it. The posts have characters of three bytes, or control characte
 import asyncio
 import random
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
+from typing import cast
 
 from msgspec import Struct
 
 from bench.open_loop import random_moments
-from bench.soaking.wire import encode_request
+from bench.soaking.wire import Connection, encode_request, end_output
 
 POSTS, PAGE = 10_000, 1000
 PAGES = 9001
@@ -44,29 +45,28 @@ def controls(count: int) -> Iterator[str]:
     yield from ["\1" * POST_CHARACTERS] * count
 
 
-async def _read(own: socket.socket) -> bool:
+async def _read(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> bool:
     """Read to the end; return whether anything came. The same holds for the other clients' functions."""
-    loop = asyncio.get_running_loop()
-    received = piece = await loop.sock_recv(own, PIECE_BYTES)
+    received = piece = await reader.read(PIECE_BYTES)
     while piece:
-        piece = await loop.sock_recv(own, PIECE_BYTES)
+        piece = await reader.read(PIECE_BYTES)
     return bool(received)
 
 
-async def _leave(_: socket.socket) -> bool:
+async def _leave(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
     return False
 
 
-async def _stay(_: socket.socket) -> bool:
+async def _stay(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> bool:
     await asyncio.sleep(HELD_S)
     return False
 
 
-async def _end(own: socket.socket) -> bool:
-    """Send a FIN within the response, and wait for the server to end it."""
-    received = await asyncio.get_running_loop().sock_recv(own, PIECE_BYTES)
-    own.shutdown(socket.SHUT_WR)
-    await _read(own)
+async def _end(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+    """End this side within the response, and wait for the server to end it."""
+    received = await reader.read(PIECE_BYTES)
+    end_output(writer)
+    await _read(reader, writer)
     return bool(received)
 
 
@@ -85,7 +85,7 @@ class Heavy(Struct, frozen=True):
 
     texts: Callable[[int], Iterator[str]]
     request: Callable[[int], bytes]
-    act: Callable[[socket.socket], Awaitable[bool]]
+    act: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[bool]]
 
 
 HARMLESS = "short pages"
@@ -104,16 +104,17 @@ LOADS: Mapping[str, Heavy] = {
 
 def run(name: str, port: int, seconds: float) -> tuple[int, int]:
     """Load a server; return the numbers of requests and of responses. All clients have disconnected at the end."""
-    return asyncio.run(_run(LOADS[name], port, seconds))
+    return asyncio.run(run_clients(lambda number: _ask(LOADS[name], port, number), seconds))
 
 
-async def _run(load: Heavy, port: int, seconds: float) -> tuple[int, int]:
+async def run_clients(act: Callable[[int], Coroutine[None, None, bool]], seconds: float) -> tuple[int, int]:
+    """Run clients, each with a number; return their number, and that of those which got a response."""
     loop = asyncio.get_running_loop()
     start = loop.time()
     clients = []
     for number, at in enumerate(random_moments(PER_S, seconds)):
         await asyncio.sleep(start + at - loop.time())
-        clients.append(asyncio.create_task(_ask(load, port, number)))
+        clients.append(asyncio.create_task(act(number)))
     await asyncio.sleep(start + seconds - loop.time())
     for client in clients:
         client.cancel()
@@ -122,13 +123,21 @@ async def _run(load: Heavy, port: int, seconds: float) -> tuple[int, int]:
 
 
 async def _ask(load: Heavy, port: int, number: int) -> bool:
-    loop = asyncio.get_running_loop()
     with socket.socket() as own, suppress(OSError):
         if load.act is _stay:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER_BYTES)
         own.settimeout(0)
         own.bind((SOURCE, 0))
-        await loop.sock_connect(own, ("127.0.0.1", port))
-        await loop.sock_sendall(own, load.request(number))
-        return await load.act(own)
+        await asyncio.get_running_loop().sock_connect(own, ("127.0.0.1", port))
+        tls = Connection.tls
+        reader, writer = await asyncio.open_connection(
+            sock=own, limit=PIECE_BYTES, ssl=tls, server_hostname="localhost" if tls else None
+        )
+        try:
+            if load.act is _stay:
+                cast("asyncio.Transport", writer.transport).pause_reading()
+            writer.write(load.request(number))
+            return await load.act(reader, writer)
+        finally:
+            writer.transport.abort()
     return False

@@ -29,7 +29,7 @@ from bench.soaking.log import LogReader
 from bench.soaking.logins import Tokens
 from bench.soaking.report import SPARE_DESCRIPTORS, check_figures, plot, series_of, tell, write_svg
 from bench.soaking.server import CONNECTIONS, IDLE_S, STOP_MAX_S, Sample, Server, SoakError
-from bench.soaking.wire import BrokenResponseError, ClosedError, Connection
+from bench.soaking.wire import BrokenResponseError, ClosedError, Connection, use_tls
 
 OWN_REDIS = "redis"
 """The value of `--store` for a Redis server that is started, and stopped with the run."""
@@ -181,6 +181,8 @@ class Soak:
 
 async def soak(arguments: argparse.Namespace, folder: Path) -> int:
     """Run, print the findings, and return the exit status."""
+    if arguments.tls:
+        use_tls()
     texts = {number: f"Post {number:06} says little, but as much as most posts do." for number in range(1, LIST_MOST)}
     server_cores = _share_cores(arguments.workers)
     with Tokens.make_issuer() as issuer, redis_beside(folder, arguments.store) as store:
@@ -248,6 +250,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, choices=range(1, 9), default=1, help="processes (%(default)s)")
     store = f"URL of an empty store (%(default)s), or {OWN_REDIS!r} for a server of its own"
     parser.add_argument("--store", default="sqlite:postd.db", help=store)
+    parser.add_argument("--tls", action="store_true", help="all clients use TLS")
     parser.add_argument("--plot", type=Path, metavar="FILE.svg", help="also draw memory and descriptors")
     return parser.parse_args()
 

@@ -2,8 +2,9 @@
 
 First each request of `hostile` is sent once, and the costliest again, to measure their processor time. Then the
 costliest request of each of the costliest fields is sent at a constant rate of bytes, to a new server for each field,
-while an open loop reads posts. The loads of `heavy` follow, in the same way, at a constant rate of requests. The exit
-status is 1 if the others' p99 is too long, or the server keeps too much memory or too many descriptors, else 0.
+while an open loop reads posts. The loads of `heavy` follow, in the same way, at a constant rate of requests. With
+`--tls` all of them use TLS, and the loads of `handshakes` follow. The exit status is 1 if the others' p99 is too long,
+or the server keeps too much memory or too many descriptors, else 0.
 README.md explains the results.
 """
 
@@ -15,11 +16,10 @@ import os
 import platform
 import re
 import shlex
-import socket
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -29,7 +29,7 @@ from statistics import median
 
 from msgspec import Struct
 
-from bench import heavy
+from bench import handshakes, heavy
 from bench.hostile import FIELDS, harmless, patterns
 from bench.loads import cpu_s, forget_peak, peak_mib
 from bench.open_loop import Latencies, OpenLoop, random_moments
@@ -39,6 +39,7 @@ from bench.soaking.findings import percentile_99
 from bench.soaking.logins import Tokens
 from bench.soaking.report import SPARE_DESCRIPTORS
 from bench.soaking.server import Server, SoakError
+from bench.soaking.wire import Connection, end_output, use_tls
 
 RESULTS = Path(__file__).resolve().parent / "WORST.md"
 
@@ -57,6 +58,7 @@ RATIO_MAX = 3.0
 """The limit on the ratio of the others' p99 to that with harmless text (letters), or short pages, instead."""
 PEAK_MAX_MIB = 300.0
 """The limit on the server's memory."""
+GREET_S = 0.05
 LEFT_S = 1.0
 """The time after a load in which the server must have released its descriptors."""
 
@@ -97,6 +99,7 @@ class Row(Struct, frozen=True):
         peak_mib: the largest memory of the server.
         descriptors: how many descriptors more than before the load are open a while after it.
         others: the latencies of the others.
+        greeted_s: the latencies of others with a new TLS connection each, if there is TLS.
     """
 
     name: str
@@ -106,6 +109,11 @@ class Row(Struct, frozen=True):
     peak_mib: float
     descriptors: int
     others: Latencies
+    greeted_s: list[float]
+
+    @property
+    def greeted_ms(self) -> float:
+        return percentile_99(self.greeted_s) * 1000
 
     @property
     def p99_ms(self) -> float:
@@ -161,12 +169,7 @@ def cost_ms(server: Server, requests: Sequence[bytes]) -> float:
     costs = []
     for request in requests:
         before = cpu_s(server.process.pid)
-        with socket.create_connection(("127.0.0.1", server.port), timeout=ANSWER_MAX_S) as connection:
-            connection.sendall(request)
-            connection.shutdown(socket.SHUT_WR)
-            with suppress(ConnectionError):  # closed before the whole request was read
-                while connection.recv(64 * 1024):
-                    pass
+        asyncio.run(_send_alone(server.port, request))
         costs.append((cpu_s(server.process.pid) - before) * 1000)
     return max(COST_MIN_MS, median(costs))
 
@@ -184,21 +187,21 @@ class _Kept:
 
     async def send(self, request: bytes) -> None:
         if self._writer is None or self._reading[-1].done():
-            reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
+            reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=Connection.tls)
             self._reading.append(asyncio.create_task(_read_to_end(reader)))
         self._writer.write(request)
 
     async def finish(self) -> int:
         """End the connection; return the number of responses."""
         if self._writer is not None and not self._reading[-1].done():
-            self._writer.write_eof()
+            end_output(self._writer)
         return sum(map(_count_answers, await asyncio.gather(*self._reading)))
 
 
 async def _send_alone(port: int, request: bytes) -> int:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=Connection.tls)
     writer.write(request)
-    writer.write_eof()
+    end_output(writer)
     received = await _read_to_end(reader)
     writer.close()
     return _count_answers(received)
@@ -239,23 +242,49 @@ def attack(requests: Sequence[bytes], port: int, seconds: float) -> tuple[int, i
     return asyncio.run(_attack(port, requests, seconds))
 
 
+def begin_load(tls: bool) -> None:  # noqa: FBT001 - a positional argument of the pool
+    """Let a process make a load, which the other clients preempt: they share the core."""
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+    os.nice(19)
+    if tls:
+        use_tls()
+
+
+def greet(port: int, seconds: float) -> list[float]:
+    """Make TLS connections one after the other, with a request each; return their latencies."""
+    latencies = []
+    end = time.monotonic() + seconds
+    while (start := time.monotonic()) < end:
+        ask(port, "GET", "/post?limit=1", tls=True)
+        latencies.append(time.monotonic() - start)
+        time.sleep(GREET_S)
+    return latencies
+
+
 def measure(name: str, issuer: str, load: Load, seconds: float, texts: Iterable[str]) -> Row:
     """Read posts beside a load; the latency is infinite if other clients were disconnected, or had no response in time.
 
-    The load has a process of its own, since the open loop polls all the time.
+    The load and the new connections have processes of their own. The others' connections are kept, without TLS.
     """
-    with serving(issuer, texts) as server, get_context("spawn").Pool(1) as pool:
-        body = ask(server.port, "GET", OTHERS_PATH).body
-        others = OpenLoop("postd", server.port, OTHERS_PATH, body)
-        others.ask(OTHERS_PER_S, min(1.0, seconds))
-        pool.apply(os.getpid)  # starts the process
+    processes = get_context("spawn")
+    with (
+        serving(issuer, texts) as server,
+        processes.Pool(1, begin_load, [Connection.tls is not None]) as loads,
+        processes.Pool(1) as greeter,
+    ):
+        body = ask(server.plain_port, "GET", OTHERS_PATH).body
+        others = OpenLoop("postd", server.plain_port, OTHERS_PATH, body)
+        others.ask(OTHERS_PER_S, min(1.0, seconds), waits=True)
+        for pool in (loads, greeter):
+            pool.apply(os.getpid)  # starts the process
         time.sleep(LEFT_S)
         descriptors = server.sample(0.0).descriptors
         forget_peak(server.process.pid)
         before, start = cpu_s(server.process.pid), time.monotonic()
-        loading = pool.apply_async(load, (server.port, seconds))
+        loading = loads.apply_async(load, (server.port, seconds))
+        greeting = greeter.apply_async(greet, (server.port, seconds)) if Connection.tls else None
         try:
-            latencies = others.ask(OTHERS_PER_S, seconds)
+            latencies = others.ask(OTHERS_PER_S, seconds, waits=True)
         except BenchError as error:
             print(f"{name}: {error}", file=sys.stderr)
             latencies = Latencies([math.inf], [0.0])
@@ -263,7 +292,8 @@ def measure(name: str, issuer: str, load: Load, seconds: float, texts: Iterable[
         sent, answered = loading.get(ANSWER_MAX_S * 2)
         time.sleep(LEFT_S)
         left = server.sample(0.0).descriptors - descriptors
-        row = Row(name, sent, answered, cores, peak_mib(server.process.pid), left, latencies)
+        greeted = greeting.get(ANSWER_MAX_S) if greeting else []
+        row = Row(name, sent, answered, cores, peak_mib(server.process.pid), left, latencies, greeted)
     print(f"{name}: {sent} sent, {answered} answered, others' p99 {row.p99_ms:.1f} ms", file=sys.stderr, flush=True)
     return row
 
@@ -286,6 +316,14 @@ def measure_heavy(issuer: str, names: Sequence[str], seconds: float) -> list[Row
     return [
         measure(name, issuer, partial(heavy.run, name), seconds, heavy.LOADS[name].texts(heavy.POSTS))
         for name in (heavy.HARMLESS, *names, heavy.HARMLESS)
+    ]
+
+
+def measure_handshakes(issuer: str, names: Sequence[str], seconds: float) -> list[Row]:
+    """Return the rows of loads of `handshakes`, between two of whole handshakes."""
+    return [
+        measure(name, issuer, partial(handshakes.run, name), seconds, few_posts())
+        for name in (handshakes.HARMLESS, *names, handshakes.HARMLESS)
     ]
 
 
@@ -325,6 +363,7 @@ def rows_table(rows: Sequence[Row]) -> str:
             "others' p99 ms",
             "ratio",
             "client late ms",
+            *(["new connections' p99 ms"] if rows[0].greeted_s else []),
         )
     ]
     lines += [
@@ -339,48 +378,51 @@ def rows_table(rows: Sequence[Row]) -> str:
             f"{row.p99_ms:.1f}",
             f"{ratio:.1f}",
             f"{percentile_99(row.others.own_s) * 1000:.1f}",
+            *([f"{row.greeted_ms:.1f}"] if row.greeted_s else []),
         )
         for row, ratio in zip(rows, ratios(rows), strict=True)
     ]
     return table(lines)
 
 
-def make_page(costs: Sequence[Cost], hostile: Sequence[Row], heavy_rows: Sequence[Row], how: str) -> str:
-    """Return the result as Markdown."""
+def make_page(costs: Sequence[Cost], parts: Mapping[str, Sequence[Row]], how: str) -> str:
+    """Return the result as Markdown; `parts` are the rows by their heading."""
     where = [
         f"{processor()}, {os.cpu_count()} cores; {platform.system()} {platform.release()}",
         f"Python {platform.python_version()}",
         f"hostile text: {CLIENTS} clients send {BYTES_PER_S // 1000} KB/s",
-        f"heavy loads: an address sends {heavy.PER_S} requests a second, beside {heavy.POSTS:,} posts",
+        f"other loads: an address has {heavy.PER_S} clients a second; heavy loads are beside {heavy.POSTS:,} posts",
         f"others: GET of {POSTS} posts, {OTHERS_PER_S} times a second",
     ]
-    cheap = [("request", "ms", "with letters", "ratio")]
-    cheap += [
-        (cost.name, f"{cost.ms:.2f}", f"{cost.letters_ms:.2f}", f"{cost.ms / cost.letters_ms:.1f}")
-        for cost in costs[:LISTED]
-    ]
-    broken = [problem for rows in (hostile, heavy_rows) if rows for problem in problems(rows)]
-    parts = [
+    broken = [problem for rows in parts.values() for problem in problems(rows)]
+    page = [
         "# The worst input",
         "[README.md](README.md#worst-input) explains the figures.",
         how,
         "\n".join(f"- {fact}" for fact in where),
         f"Over the limits: {'; '.join(broken) or 'none'}.",
     ]
-    if heavy_rows:
-        parts += ["## Beside heavy loads", rows_table(heavy_rows)]
-    if hostile:
-        parts += ["## Beside hostile text", rows_table(hostile), "## Processor time of a request", table(cheap)]
-    return "\n\n".join(parts) + "\n"
+    for heading, rows in parts.items():
+        page += [f"## {heading}", rows_table(rows)]
+    if costs:
+        cheap = [("request", "ms", "with letters", "ratio")]
+        cheap += [
+            (cost.name, f"{cost.ms:.2f}", f"{cost.letters_ms:.2f}", f"{cost.ms / cost.letters_ms:.1f}")
+            for cost in costs[:LISTED]
+        ]
+        page += ["## Processor time of a request", table(cheap)]
+    return "\n\n".join(page) + "\n"
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure the latency of other clients beside the worst input.")
-    fields, loads = list(FIELDS), [name for name in heavy.LOADS if name != heavy.HARMLESS]
+    fields = list(FIELDS)
+    loads = [name for name in (*heavy.LOADS, *handshakes.LOADS) if name not in {heavy.HARMLESS, handshakes.HARMLESS}]
     parser.add_argument("--fields", type=_names(fields), default=fields, help=f"of {','.join(fields)} (all)")
     parser.add_argument("--kinds", type=int, default=8, help="number of fields with a load (%(default)s)")
     parser.add_argument("--loads", type=_names(loads), default=loads, help=f"of {','.join(loads)} (all)")
     parser.add_argument("--seconds", type=float, default=8.0, help="duration of each load (%(default)g)")
+    parser.add_argument("--tls", action="store_true", help="use TLS, also in loads that only TLS has")
     parser.add_argument("--write", action="store_true", help="also write WORST.md")
     return parser.parse_args()
 
@@ -401,23 +443,28 @@ def _names(known: Sequence[str]) -> Callable[[str], list[str]]:
 def main() -> None:
     options = parse_arguments()
     os.sched_setaffinity(0, {LOAD_CORE})
+    if options.tls:
+        use_tls()
     costs: list[Cost] = []
-    hostile: list[Row] = []
-    heavy_rows: list[Row] = []
+    parts: dict[str, list[Row]] = {}
     try:
         with Tokens.make_issuer() as issuer:
-            if options.loads:
-                heavy_rows = measure_heavy(issuer.issuer, options.loads, options.seconds)
+            if chosen := [name for name in options.loads if name in heavy.LOADS]:
+                parts["Beside heavy loads"] = measure_heavy(issuer.issuer, chosen, options.seconds)
+            if options.tls and (chosen := [name for name in options.loads if name in handshakes.LOADS]):
+                parts["Beside handshakes"] = measure_handshakes(issuer.issuer, chosen, options.seconds)
             if options.fields:
-                costs, hostile = measure_hostile(issuer.issuer, options.fields, options.kinds, options.seconds)
+                costs, parts["Beside hostile text"] = measure_hostile(
+                    issuer.issuer, options.fields, options.kinds, options.seconds
+                )
     except (BenchError, SoakError) as error:
         sys.exit(f"worst input: {error}")
     how = f"`python bench/{shlex.join(['worst_input.py', *sys.argv[1:]])}`, {datetime.now(UTC):%Y-%m-%d}"
-    page = make_page(costs, hostile, heavy_rows, how)
+    page = make_page(costs, parts, how)
     print(page)
     if options.write:
         RESULTS.write_text(page)
-    sys.exit(1 if any(problems(rows) for rows in (hostile, heavy_rows) if rows) else 0)
+    sys.exit(1 if any(map(problems, parts.values())) else 0)
 
 
 if __name__ == "__main__":

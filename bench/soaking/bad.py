@@ -14,11 +14,13 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
+from functools import partial
 from itertools import cycle
 from urllib.parse import urlencode
 
 from msgspec import Struct
 
+from bench.handshakes import LOADS, Handshake, connect
 from bench.hostile import LOGGED, patterns
 from bench.soaking.bursts import Bursts
 from bench.soaking.findings import BUSY, BrokenPromiseError, Findings
@@ -27,7 +29,7 @@ from bench.soaking.ledger import HIDDEN_TEXT
 from bench.soaking.logins import FORM, Tokens, basic_field, bearer_field, digest_field, elsewhere
 from bench.soaking.secrets_used import USED
 from bench.soaking.server import BODY_S, CONNECTIONS, HEADER_S, IDLE_S, PASSWORD, USERS, VISITORS
-from bench.soaking.wire import BrokenResponseError, ClosedError, Connection, encode_request
+from bench.soaking.wire import BrokenResponseError, ClosedError, Connection, encode_request, send_and_stall
 
 CUT_SLACK_S = 4.5
 """The longest time from a limit to the end of a connection: the server checks every second or so, under load."""
@@ -92,7 +94,9 @@ OVERSIZED: Mapping[str, tuple[bytes, int]] = {
 }
 """Requests that are too large, with the expected status."""
 
-STREAMS, FOREIGN, NAMES, HOSTILE, HEAVY, SLOW, ENDED, *SIGNING_IN = (f"127.0.0.{number}" for number in range(2, 17))
+STREAMS, FOREIGN, NAMES, HOSTILE, HEAVY, SLOW, ENDED, SHAKING, *SIGNING_IN = (
+    f"127.0.0.{number}" for number in range(2, 18)
+)
 """Addresses of attackers; none is a trusted proxy. Good clients have another address, and so limits of their own."""
 
 PAGE = 1000
@@ -182,6 +186,7 @@ class BadClients:
             Kind("endless user name", self._name_endlessly, 1, 1),
             Kind("misplaced secret", self._misplace_secret, 1, 1),
             Kind("foreign host", self._ask_foreign_host, 1, 1),
+            *(Kind(name, partial(self._shake_hands, load), 1, 1) for name, load in LOADS.items() if Connection.tls),
         )
 
     async def run(self, kind: "Kind") -> None:
@@ -267,16 +272,11 @@ class BadClients:
 
     async def _expect_cut(self, requests: bytes, read_bytes: int, limit_s: float) -> None:
         """Send requests and read a few bytes at a time, until the server closes the connection, soon after a limit."""
-        loop = asyncio.get_running_loop()
-        with socket.socket() as own:
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            own.settimeout(0)
-            own.bind((SLOW, 0))
-            try:
-                await loop.sock_connect(own, ("127.0.0.1", self._port))
-                await loop.sock_sendall(own, requests)
-            except OSError as error:
-                raise ClosedError(f"connection not accepted: {error!r}") from None
+        try:
+            slow = await asyncio.to_thread(send_and_stall, SLOW, self._port, requests, 4096)
+        except OSError as error:
+            raise ClosedError(f"connection not accepted: {error!r}") from None
+        with slow as own:
             deadline = time.monotonic() + limit_s + STALLED_SLACK_S
             while own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1) == _ESTABLISHED:
                 if time.monotonic() > deadline:
@@ -389,6 +389,15 @@ class BadClients:
         with await Connection.open(self._port) as connection:
             connection.send(_TLS_HELLO)
             await self._expect_end(connection, HEADER_S + CUT_SLACK_S)
+
+    async def _shake_hands(self, load: Handshake) -> None:
+        """Do what only a client of TLS can do."""
+        try:
+            answered = await connect(load, self._port, SHAKING)
+        except OSError:
+            answered = False
+        if load.asks and not answered:
+            raise BrokenPromiseError("there was no response", crowded=True)
 
     # --- Many connections, and connections that end early
 

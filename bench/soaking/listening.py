@@ -5,7 +5,7 @@ import random
 from contextlib import suppress
 
 from bench.soaking.findings import Findings
-from bench.soaking.wire import ANSWER_MAX_S
+from bench.soaking.wire import ANSWER_MAX_S, Connection
 
 LISTENERS = 20
 LISTENS_S = (2, 30)
@@ -35,7 +35,7 @@ class Listener:
         while True:
             try:
                 async with asyncio.timeout(ANSWER_MAX_S):
-                    reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+                    reader, writer = await asyncio.open_connection("127.0.0.1", self._port, ssl=Connection.tls)
             except OSError:  # refused because of a flood of connections
                 await asyncio.sleep(_AGAIN_AFTER_S)
                 continue

@@ -12,6 +12,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from bench.loads import cpu_s
+from bench.servers import write_certificate
+from bench.soaking.wire import Connection
 from postd.auth.user_file import make_account, set_account
 from tests.issuer import INTROSPECTION
 
@@ -34,8 +36,10 @@ CONNECTIONS = 300
 """Of each worker."""
 BODY_MAX_BYTES = 16 * 1024
 
+PLAIN = "tcp:0:interface=127.0.0.1"
+TLS = "ssl:0:interface=127.0.0.1:privateKey=key.pem:certKey=cert.pem"
 SETTINGS = """\
-listen = ["tcp:0:interface=127.0.0.1"]
+listen = {listen}
 store = "{store}"
 users = "users"
 realm = "{realm}"
@@ -116,6 +120,8 @@ class Server:
 
     Attributes:
         limits: the `[limits]` of its settings.
+        port: the port of the clients, with TLS if the connections of this process have it (`wire.use_tls`).
+        plain_port: the port without TLS.
     """
 
     limits = LIMITS
@@ -125,9 +131,11 @@ class Server:
         self.log_file = folder / "postd.log"
         self.users = folder / "users"
         self.workers = workers
-        self.port = 0
+        self.port = self.plain_port = 0
         self._cores = cores
+        write_certificate(folder)
         settings = SETTINGS.format(
+            listen=[PLAIN, TLS] if Connection.tls else [PLAIN],
             store=store,
             realm=REALM,
             workers=workers,
@@ -177,9 +185,10 @@ class Server:
         os.sched_setaffinity(self.process.pid, self._cores)
         deadline = time.monotonic() + START_MAX_S
         while True:
-            ready = re.search(r"postd ready: http://127\.0\.0\.1:(\d+)", self.log_file.read_text())
+            ready = re.search(r"postd ready: (.*?);", self.log_file.read_text())
             if ready:
-                self.port = int(ready[1])
+                ports = [int(port) for port in re.findall(r"127\.0\.0\.1:(\d+)", ready[1])]
+                self.plain_port, self.port = ports[0], ports[-1]
                 return
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise SoakError(f"postd did not start: {_last_line(self.log_file.read_text())}")

@@ -11,9 +11,11 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Self
+from typing import Any, Self
 
 from msgspec import Struct
+
+from bench.servers import unverified
 
 ANSWER_MAX_S = 30.0
 """Timeout of a response; no working server takes as long."""
@@ -68,7 +70,14 @@ def encode_request(
 
 
 class Connection:
-    """A connection to the server, which is closed at the end of a `with` block; `answers` counts its responses."""
+    """A connection to the server, which is closed at the end of a `with` block.
+
+    Attributes:
+        tls: the TLS context of the class's connections, None for no TLS.
+        answers: the number of responses.
+    """
+
+    tls: ssl.SSLContext | None = None
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -82,7 +91,7 @@ class Connection:
 
         Args:
             port: the port of the server.
-            tls: the TLS context, None for no TLS.
+            tls: the TLS context, None for that of the class.
             source: the loopback address to connect from; by default the kernel chooses it.
 
         Raises:
@@ -91,7 +100,8 @@ class Connection:
         try:
             async with asyncio.timeout(ANSWER_MAX_S):
                 own = (source, 0) if source else None
-                opening = asyncio.open_connection("127.0.0.1", port, limit=LINE_MAX_BYTES, ssl=tls, local_addr=own)
+                chosen = tls or cls.tls
+                opening = asyncio.open_connection("127.0.0.1", port, limit=LINE_MAX_BYTES, ssl=chosen, local_addr=own)
                 return cls(*await opening)
         except OSError as error:  # includes TimeoutError
             raise NoConnectionError(f"no connection: {error!r}") from error
@@ -188,7 +198,7 @@ class Connection:
         """End the sending side of the connection, as `nc -N` does."""
         with suppress(OSError):
             await self._writer.drain()
-            self._writer.write_eof()
+            end_output(self._writer)
 
     def close(self) -> None:
         if not self.closed:
@@ -208,6 +218,48 @@ class Connection:
         with suppress(asyncio.IncompleteReadError, OSError):
             return await self._reader.readexactly(size)
         return b""
+
+
+def use_tls() -> None:
+    """Let all connections of this process have TLS."""
+    Connection.tls = unverified()
+
+
+def send_and_stall(source: str, port: int, requests: bytes, receive_bytes: int) -> socket.socket:
+    """Connect with a small receive buffer, and send requests; return the socket, from which nothing is read. Blocks."""
+    own = socket.socket()
+    try:
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        own.settimeout(ANSWER_MAX_S)
+        own.bind((source, 0))
+        own.connect(("127.0.0.1", port))
+        if Connection.tls is not None:
+            own = Connection.tls.wrap_socket(own)
+        own.sendall(requests)
+        own.settimeout(0)
+    except BaseException:
+        own.close()
+        raise
+    return own
+
+
+def end_output(writer: asyncio.StreamWriter) -> None:
+    """End the sending direction by FIN, over TLS by close_notify. asyncio has no half-close for TLS."""
+    protocol: Any = getattr(writer.transport, "_ssl_protocol", None)
+    if protocol is None:
+        writer.write_eof()
+        return
+    tls, read = protocol._sslobj, protocol._sslobj.read  # noqa: SLF001 - see above
+
+    def read_to_end(*arguments: Any) -> bytes:
+        with suppress(ssl.SSLZeroReturnError):  # close_notify after this side's, for which asyncio expects b""
+            return read(*arguments)  # type: ignore[no-any-return]
+        return b""
+
+    tls.read = read_to_end
+    with suppress(ssl.SSLError):  # the server's close_notify is missing yet
+        tls.unwrap()
+    protocol._process_outgoing()  # noqa: SLF001
 
 
 def _decode_head(received: bytes) -> tuple[int, dict[str, list[str]]]:

@@ -4,9 +4,9 @@ Stock Twisted reads and sends for OpenSSL, and passes each record through two bu
 polled, sends, and holds its output as a plain one (`postd.net.transports`); docs/explanation/front.md lists the
 departures, `tests/net/test_tls_transports.py` tests them.
 
-The end of the client's output (close_notify) is a half-close, as the FIN of a plain connection is (RFC 8446 §6.1; TLS
-1.2 would discard the responses). The end of this side's output is announced, and what arrives until the client has ended
-its own is discarded. A connection that ends without close_notify is lost.
+The end of the client's output (close_notify) is a half-close, as the FIN of a plain connection is (RFC 8446 §6.1;
+TLS 1.2 would discard the responses). The end of this side's output is announced, and what arrives until the client has
+ended its own is discarded. A connection that ends without close_notify is lost.
 """
 
 from collections import deque

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench.soaking.secrets_used import Secrets
 
 SOAK = Path(__file__).parent.parent.parent / "bench" / "soak.py"
@@ -35,6 +37,14 @@ def test_short_soak_finds_no_violation_and_draws_charts(tmp_path: Path) -> None:
     ):
         assert words in result.stdout
     assert drawing.read_text().startswith("<svg ")
+
+
+@pytest.mark.slow
+def test_short_soak_over_tls_finds_no_violation() -> None:
+    command = [sys.executable, str(SOAK), "--minutes", "0.4", "--rate", "60", "--tls"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "all checks passed" in result.stdout
 
 
 def test_secret_is_found_in_longer_words_and_beside_escapes() -> None:

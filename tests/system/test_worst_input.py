@@ -41,6 +41,17 @@ def test_measurement_beside_heavy_loads_prints_latency_memory_and_descriptors() 
     assert "Beside hostile text" not in result.stdout
 
 
+@pytest.mark.slow
+def test_measurement_beside_handshakes_prints_latency_of_new_connections() -> None:
+    loads = ["only a ClientHello", "resumed sessions", "close_notify after the request", "KeyUpdate again and again"]
+    result = run_worst_input("--tls", "--fields", "", "--loads", ",".join(loads), "--seconds", "0.5")
+    assert result.returncode in {0, 1}, result.stderr
+    rows = {row[0].strip(): row for line in result.stdout.splitlines() if (row := line.split("|")[1:])}
+    assert "new connections' p99 ms" in {name.strip() for name in rows["load"]}
+    for name in loads:
+        assert (int(rows[name][2]) > 10) == (name != "only a ClientHello"), name
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
