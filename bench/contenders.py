@@ -55,6 +55,7 @@ POSTD_NO_LOG = replace(POSTD, settings="[log]\naccess = false")
 POSTD_PROTECTED = replace(
     POSTD, settings=f'users = "users"\nrealm = "{REALM}"\n[api]\nread = ["basic", "digest", "session"]\n'
 )
+POSTD_PROTECTED_NO_LOG = replace(POSTD_PROTECTED, settings=POSTD_PROTECTED.settings + POSTD_NO_LOG.settings)
 POSTD_WITH_USERS = replace(POSTD, settings='users = "users"')
 POSTD_TOKEN = replace(POSTD, settings='users = "users"\n[api]\nread = ["token"]\n')
 POSTD_BEARER = replace(

@@ -23,6 +23,7 @@ from bench.contenders import (
     POSTD_DPOP,
     POSTD_NO_LOG,
     POSTD_PROTECTED,
+    POSTD_PROTECTED_NO_LOG,
     POSTD_TLS,
     POSTD_TOKEN,
     POSTD_WITH_USERS,
@@ -198,6 +199,16 @@ ROWS = {
         measure_get_one, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), nginx()
     ),
     "post": side_by_side(measure_post, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), GROUP),
+    "post-nolog": side_by_side(
+        measure_post,
+        POSTD_NO_LOG,
+        falcon(access_log=False),
+        blacksheep(access_log=False),
+        fastapi("posts:app", "--no-access-log"),
+        flask(access_log=False),
+        fastify(),
+        replace(blacksheep("group:app", access_log=False), name=GROUP.name),
+    ),
     "mixed": side_by_side(measure_mixed, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), GROUP),
     "tls": side_by_side(measure_get20, *_TLS),
     "tls-connections": side_by_side(measure_connections, *_TLS),
@@ -275,6 +286,13 @@ ROWS = {
         falcon("logins:make_digest"),
         blacksheep("logins:make_digest"),
         flask("logins:make_digest()"),
+    ),
+    "digest-nolog": side_by_side(
+        partial(measure_known, digest_fields),
+        POSTD_PROTECTED_NO_LOG,
+        falcon("logins:make_digest", access_log=False),
+        blacksheep("logins:make_digest", access_log=False),
+        flask("logins:make_digest()", access_log=False),
     ),
     "session": side_by_side(
         partial(measure_known, session_fields),
