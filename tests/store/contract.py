@@ -1481,6 +1481,18 @@ class LoginStoreContract(CredentialStoreContract):
         assert results == [n != 300 for n in range(1, 500)] + [False]
 
     @ensureDeferred
+    async def test_uses_of_nonces_with_gaps_are_accepted_once_each(self, store: LoginStore) -> None:
+        draw, used = random.Random(1), set[tuple[bytes, int]]()
+        for _ in range(10):
+            uses = [
+                (b"nonce %d" % draw.randrange(40), draw.choice((1, 50, 5000)) * draw.randrange(9)) for _ in range(150)
+            ]
+            expected = [use not in uses[:at] and use not in used for at, use in enumerate(uses)]
+            found = await gatherResults([started(store.use_nonce(nonce, n, expires=NOW)) for nonce, n in uses])
+            assert found == expected
+            used.update(uses)
+
+    @ensureDeferred
     async def test_expired_nonce_is_kept_for_a_while(self, store: LoginStore) -> None:
         """A node whose clock is behind still accepts it."""
         await store.use_nonce(b"nonce", 1, expires=NOW)

@@ -1,15 +1,17 @@
 """Run the writes of a batch, and rows for the same table with one statement."""
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import count, repeat
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
 
 from postd.errors import PostdError, StoreFullError
 from postd.store.group_commit import Outcome
+from postd.store.sqlite.nonce_uses import NonceUse, use_nonces
 
 ROWS_MAX = 128
 """Rows that one statement inserts: SQLite before 3.32 accepts no more than 999 values."""
@@ -62,8 +64,12 @@ def run_batch(writes: Sequence[Write], connection: sqlite3.Connection) -> list[O
         sqlite3.Error: none of them can be committed.
     """
     runs = [write.run for write in writes]
-    inserted = _insert_together([run for run in runs if isinstance(run, InsertRow)], connection)
-    return [inserted[id(run)] if id(run) in inserted else _run(run, connection) for run in runs]
+    done = dict[int, object]()
+    for kind, run_together in TOGETHER.items():
+        alike = [run for run in runs if type(run) is kind]
+        if alike:
+            done.update(run_together(alike, connection))
+    return [done[id(run)] if id(run) in done else _run(run, connection) for run in runs]
 
 
 def _insert_together(rows: Sequence[InsertRow], connection: sqlite3.Connection) -> dict[int, object]:
@@ -109,6 +115,12 @@ def _statement(insert: str, columns: str, width: int, places: int) -> str:
         return f"{insert} VALUES {place}"
     rows = ", ".join([place] * places)
     return f"{insert} SELECT {columns} FROM (VALUES {rows}) WHERE column1 IS NOT NULL"  # noqa: S608 - only places
+
+
+TOGETHER: Mapping[type, Callable[[Any, sqlite3.Connection], Mapping[int, object]]] = MappingProxyType(
+    {InsertRow: _insert_together, NonceUse: use_nonces}
+)
+"""The kinds of writes of which all in a batch run together, and how: a function to their results by `id()`."""
 
 
 def _run(write: Callable[[sqlite3.Connection], object], connection: sqlite3.Connection) -> Outcome:

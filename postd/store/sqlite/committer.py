@@ -16,7 +16,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from postd.errors import StoreUnavailableError
 from postd.store.group_commit import GroupCommit, Outcome
-from postd.store.sqlite.batches import InsertRow, Write, run_batch
+from postd.store.sqlite.batches import TOGETHER, Write, run_batch
 from postd.store.sqlite.commit_detector import CommitDetector
 from postd.store.sqlite.database_file import BUSY_TIMEOUT_MS, DatabaseFile, transaction
 from postd.store.sqlite.errors import is_locked, unavailable
@@ -205,7 +205,7 @@ class Committer:
 
 def _may_be_quick(writes: Sequence[Write]) -> bool:
     """Return whether a batch has few enough rows, and none that waits for the disk."""
-    are_quick = [isinstance(write.run, InsertRow) and not write.synced for write in writes]
+    are_quick = [type(write.run) in TOGETHER and not write.synced for write in writes]
     return len(writes) <= _QUICK_ROWS_MAX and all(are_quick)
 
 

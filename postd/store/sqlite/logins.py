@@ -23,8 +23,9 @@ from postd.store.interface import (
 )
 from postd.store.sqlite.batches import InsertRow
 from postd.store.sqlite.database import SqliteDatabase
+from postd.store.sqlite.nonce_uses import NonceUse
 
-_EXPIRING = ("session", "failure", "idempotency_key", "nonce_count", "used_proof", "personal_token", "password_reset")
+_EXPIRING = ("session", "failure", "idempotency_key", "nonce_use", "used_proof", "personal_token", "password_reset")
 """The tables whose rows expire."""
 
 _FIELDS = ", ".join(Session.__struct_fields__)
@@ -64,7 +65,7 @@ class _Ended(NamedTuple):
 
 
 class SqliteLogins(StorePart[SqliteDatabase]):
-    """The tables of `schema/0002_logins.sql`, `schema/0008_clock.sql` and `schema/0010_provider_sessions.sql`.
+    """The tables of `schema/0002_logins.sql`, `0008_clock.sql`, `0010_provider_sessions.sql` and `0013_nonce_uses.sql`.
 
     The purge is that of all tables.
     """
@@ -98,7 +99,7 @@ class SqliteLogins(StorePart[SqliteDatabase]):
 
     def use_nonce(self, nonce: bytes, count: int, *, expires: float) -> Work[bool]:
         # After a power failure, and only then, a nonce that has not expired may be used twice.
-        return self._write(InsertRow("INSERT INTO nonce_count", (expires, nonce, count)), synced=False, changes=())
+        return self._write(NonceUse(nonce, count, expires), synced=False, changes=())
 
     def use_proof(self, proof: bytes, *, expires: float) -> Work[bool]:
         # Bound once, too.
@@ -255,7 +256,7 @@ class SqliteLogins(StorePart[SqliteDatabase]):
 
     async def purge_expired(self, *, now: float, wall: float) -> float:
         expired = dict.fromkeys(_EXPIRING, now)
-        expired["nonce_count"] = now - NONCE_COUNTS_KEPT_S
+        expired["nonce_use"] = now - NONCE_COUNTS_KEPT_S
         expired["used_proof"] = min(now, wall) - NONCE_COUNTS_KEPT_S
         expired["personal_token"] = now - TOKENS_KEPT_S
 
@@ -269,7 +270,7 @@ class SqliteLogins(StorePart[SqliteDatabase]):
             return is_behind or any(first <= expired[table] for table, first in earliest.items()), reached
 
         def write(connection: sqlite3.Connection) -> tuple[float, int]:
-            connection.execute(_UPDATE_CLOCK, (now, expired["nonce_count"], expired["used_proof"]))
+            connection.execute(_UPDATE_CLOCK, (now, expired["nonce_use"], expired["used_proof"]))
             id_tokens = 0
             for table, until in expired.items():
                 delete = f"DELETE FROM {table} WHERE expires <= ?"  # noqa: S608 - only constants

@@ -25,11 +25,12 @@ _SESSION = (id_hash_of(1), "alice", b"first", NOW, NOW, NOW + 1800, NOW + 43200)
 _LOGINS = (
     ("INSERT INTO service_key VALUES (?, ?)", ("digest", bytes(range(32)))),
     ("INSERT INTO nonce_count VALUES (?, ?, ?)", (NOW, b"nonce", 7)),
+    ("INSERT INTO nonce_count VALUES (?, ?, ?)", (NOW, b"nonce", 5000)),
     ("INSERT INTO nonce_count VALUES (?, ?, ?)", (NOW, b"proof", 1)),
     (f"INSERT INTO session ({_SESSION_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)", _SESSION),
     *(("INSERT INTO failure (key, expires) VALUES (?, ?)", (key, NOW + 60)) for key in KEYS),
 )
-_TABLES = ("post", "sqlite_sequence", "version", "change", "service_key", "nonce_count", "session", "failure")
+_TABLES = ("post", "sqlite_sequence", "version", "change", "service_key", "session", "failure")
 
 Tables = dict[str, list[Any]]
 """The rows of each table that exists."""

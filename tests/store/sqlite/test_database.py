@@ -26,6 +26,7 @@ from postd.store.sqlite.commit_detector import CommitDetector
 from postd.store.sqlite.database import SqliteDatabase
 from postd.store.sqlite.database_file import DatabaseFile
 from postd.store.sqlite.logins import SqliteLogins
+from postd.store.sqlite.nonce_uses import PART_COUNTS
 from postd.store.sqlite.store import SqliteStore
 from postd.store.sqlite.writer_thread import WriterThread
 from tests.helpers import PATIENCE_S, locked, run_sql
@@ -370,6 +371,12 @@ async def counted(path: Path) -> AsyncIterator[tuple[SqliteLogins, CountingThrea
     await logins.stop()
 
 
+def used_counts(path: Path, nonce: bytes = b"nonce") -> list[int]:
+    rows = run_sql(path, f"SELECT part, used FROM nonce_use WHERE nonce = x'{nonce.hex()}'")
+    numbers = [(part, int.from_bytes(used)) for part, used in rows]
+    return [PART_COUNTS * part + bit for part, bits in numbers for bit in range(PART_COUNTS) if bits >> bit & 1]
+
+
 def use_nonces(logins: SqliteLogins, *numbers: int) -> Deferred[list[bool]]:
     return gatherResults([started(logins.use_nonce(b"nonce", number, expires=NOW)) for number in numbers])
 
@@ -380,7 +387,7 @@ async def test_nonce_counts_are_committed_on_the_thread_of_the_reactor(
 ) -> None:
     logins, thread = counted
     assert await use_nonces(logins, 1, 2, 2, 3) == [True, True, False, True]
-    assert run_sql(path, "SELECT count FROM nonce_count ORDER BY count") == [(1,), (2,), (3,)]
+    assert used_counts(path) == [1, 2, 3]
     assert not thread.count_runs()
     await logins.add_session(id_hash_of(1), make_session())  # waits for the disk
     assert thread.count_runs() == 1
@@ -434,7 +441,7 @@ async def test_nonce_counts_are_not_written_to_a_file_that_was_moved(
     path.rename(moved)
     assert isinstance(await error_of(logins.use_nonce(b"nonce", 2, expires=NOW)), StoreUnavailableError)
     moved.rename(path)
-    assert run_sql(path, "SELECT count FROM nonce_count") == [(1,)]
+    assert used_counts(path) == [1]
     assert await use_nonces(logins, 1, 2) == [False, True]
 
 
@@ -443,7 +450,7 @@ async def test_unexpected_error_of_a_write_fails_its_batch_only(counted: tuple[S
     logins, thread = counted
     too_large = 2**63
     with pytest.raises(OverflowError):
-        await logins.use_nonce(b"nonce", too_large, expires=NOW)
+        await logins.use_nonce(b"nonce", 1, expires=too_large)
     assert thread.count_runs() == 0
     assert await use_nonces(logins, 1) == [True]
     assert await logins.key("other")
@@ -469,7 +476,7 @@ async def test_nonce_counts_without_space_are_refused_until_there_is_some(
     assert thread.count_runs() == 0
     writer.execute(f"PRAGMA max_page_count = {pages + 1000}")
     assert await use_nonces(logins, 1, 1) == [True, False]
-    assert len(writer.execute("SELECT count FROM nonce_count").fetchall()) == used + 1
+    assert len(writer.execute("SELECT nonce FROM nonce_use").fetchall()) == used + 1
 
 
 @ensureDeferred
@@ -517,7 +524,7 @@ async def test_checkpoints_are_made_in_the_writer_thread_whatever_the_nonces(
 ) -> None:
     """Random nonces change many pages."""
     logins, thread = counted
-    rows = [f"INSERT INTO nonce_count VALUES (1, randomblob(9), {number})" for number in range(20_000)]
+    rows = [f"INSERT INTO nonce_use VALUES (randomblob(9), 0, x'02', {number})" for number in range(20_000)]
     run_sql(path, "BEGIN", *rows, "COMMIT")
     await logins.key("other")
     thread.forget_runs()
@@ -545,12 +552,14 @@ async def test_counts_are_committed_without_the_writer_thread_but_for_checkpoint
 ) -> None:
     """A log that is too long for that is copied at the first commit in the thread, and restarted at the second."""
     logins, thread = counted
+    rows = [f"INSERT INTO nonce_use VALUES (randomblob(9), 0, x'02', {number})" for number in range(5000)]
+    run_sql(path, "BEGIN", *rows, "COMMIT")
     await logins.key("other")
     thread.forget_runs()
     restarts, before = 0, 0
     detector = CommitDetector(str(path))
-    for first in range(0, 400 * 32, 32):
-        uses = [started(logins.use_nonce(b"nonce", first + number, expires=NOW)) for number in range(32)]
+    for _ in range(200):
+        uses = [started(logins.use_nonce(os.urandom(9), 1, expires=NOW)) for number in range(8)]
         assert all(await gatherResults(uses))
         frames, _ = detector.log_frames()
         restarts, before = restarts + (frames < before), frames
@@ -576,7 +585,7 @@ async def test_purge_without_expired_rows_begins_no_transaction(store: SqliteSto
     with statements_of(writer_of(store)) as done:
         await store.purge_expired(now=NOW + 60, wall=NOW + 60)
     assert any(statement.startswith("BEGIN") for statement in done)
-    assert run_sql(path, "SELECT count(*) FROM nonce_count") == [(0,)]
+    assert run_sql(path, "SELECT count(*) FROM nonce_use") == [(0,)]
 
 
 @ensureDeferred

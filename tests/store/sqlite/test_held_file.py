@@ -185,7 +185,7 @@ async def test_write_that_waits_during_a_replacement_is_refused(path: Path, stor
     await working
     assert isinstance(await error_of(writing), StoreUnavailableError)
     await until_available(store)
-    assert run_sql(path, "SELECT * FROM nonce_count") == []
+    assert run_sql(path, "SELECT * FROM nonce_use") == []
 
 
 @ensureDeferred

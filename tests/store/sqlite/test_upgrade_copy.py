@@ -95,6 +95,8 @@ async def test_upgrade_keeps_all_data_and_a_copy(path: Path, schema: int) -> Non
     assert await store.get_id_token(id_hash_of(2)) == (ID_TOKEN if schema > 9 else "")
     assert await store.end_sessions_at(b"provider", subject="1") == (1 if schema > 9 else 0)
     assert await store.use_nonce(b"nonce", 7, expires=NOW) == (schema == 1)
+    assert await store.use_nonce(b"nonce", 5000, expires=NOW) == (schema == 1)
+    assert await store.use_nonce(b"nonce", 2000, expires=NOW)
     assert await store.use_proof(b"proof", expires=NOW) == (schema == 1)
     assert (await store.key("digest") == bytes(range(32))) == (schema > 1)
     assert len(await store.count_failures(KEYS, now=NOW)) == (3 if schema > 1 else 0)

@@ -1,0 +1,85 @@
+"""Digest: the counts with which nonces were used, as sets of bits (`schema/0013_nonce_uses.sql`)."""
+
+import sqlite3
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from msgspec import Struct
+
+PART_COUNTS = 1024
+"""How many counts of a nonce are in one row."""
+
+_USES_MAX = 128
+"""How many uses are looked up by one statement: SQLite before 3.32 accepts no more than 999 values."""
+
+
+class NonceUse(Struct, frozen=True):
+    """A write that notes the use of a nonce; the result is whether it is the first one with its count."""
+
+    nonce: bytes
+    count: int
+    expires: float
+
+    def __call__(self, connection: sqlite3.Connection) -> bool:
+        return use_nonces([self], connection)[id(self)]
+
+
+def use_nonces(uses: Sequence[NonceUse], connection: sqlite3.Connection) -> dict[int, bool]:
+    """Note uses of nonces; return the results by the `id()` of the use."""
+    results = dict[int, bool]()
+    for start in range(0, len(uses), _USES_MAX):
+        results.update(_use(uses[start : start + _USES_MAX], connection))
+    return results
+
+
+def _use(uses: Sequence[NonceUse], connection: sqlite3.Connection) -> dict[int, bool]:
+    (removed,) = connection.execute("SELECT nonces FROM clock").fetchone()
+    results = dict[int, bool]()
+    parts: dict[tuple[bytes, int], list[NonceUse]] = {}
+    for use in uses:
+        if use.expires <= removed:  # the counts of this nonce may be removed
+            results[id(use)] = False
+        else:
+            parts.setdefault((use.nonce, use.count // PART_COUNTS), []).append(use)
+    places = 1 << (len(parts) - 1).bit_length() if parts else 0
+    rows = _execute(connection, _select(places), [*parts], 2, places) if parts else ()
+    stored = {(nonce, part): int.from_bytes(used) for nonce, part, used in rows}
+    changed = list[tuple[object, ...]]()
+    for key, of_part in parts.items():
+        used = before = stored.get(key, 0)
+        for use in of_part:
+            bit = 1 << use.count % PART_COUNTS
+            results[id(use)] = not used & bit
+            used |= bit
+        if used != before:
+            changed.append((*key, used.to_bytes(-(-used.bit_length() // 8)), of_part[0].expires))
+    if changed:
+        _execute(connection, _insert(places), changed, 4, places)
+    return results
+
+
+def _execute(
+    connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[object, ...]], width: int, places: int
+) -> Any:
+    """Execute a statement with some rows of values; in places left over all are NULL."""
+    values = [value for row in rows for value in row]
+    return connection.execute(statement, values + [None] * (width * (places - len(rows))))
+
+
+# With powers of two for `places`, the statements are few enough that sqlite3 keeps them compiled.
+
+
+@lru_cache
+def _select(places: int) -> str:
+    keys = ", ".join(["(?, ?)"] * places)
+    return f"SELECT nonce, part, used FROM (VALUES {keys}) CROSS JOIN nonce_use ON nonce = column1 AND part = column2"  # noqa: S608 - only places
+
+
+@lru_cache
+def _insert(places: int) -> str:
+    rows = ", ".join(["(?, ?, ?, ?)"] * places)
+    return (
+        f"INSERT INTO nonce_use SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL "  # noqa: S608 - only places
+        "ON CONFLICT DO UPDATE SET used = excluded.used"
+    )
