@@ -39,6 +39,7 @@ class ChangeWatch:
         connect: makes a connection to the primary.
         latest: returns the latest revision that this process knows.
         changed: the function.
+        note_refusal: is called with the server's error if it refuses the command, with "" when it has answered.
     """
 
     def __init__(
@@ -46,11 +47,13 @@ class ChangeWatch:
         connect: Callable[[], Work[RedisProtocol]],
         latest: Callable[[], int],
         changed: Callable[[], None],
+        note_refusal: Callable[[str], None],
         reactor: IReactor,
     ) -> None:
         self._connect = connect
         self._latest = latest
         self._changed = changed
+        self._note_refusal = note_refusal
         self._reactor = reactor
         self._protocol: RedisProtocol | None = None
         self._running = Deferred.fromCoroutine(self._run())
@@ -78,11 +81,7 @@ class ChangeWatch:
                     self._protocol.close()
             except RedisReplyError as error:
                 if error.is_refusal:
-                    _log.warn(
-                        "store: {text}: changes of other nodes reach event streams up to a second late (required "
-                        "permissions: etc/redis.conf.example)",
-                        text=error.text,
-                    )
+                    self._note_refusal(error.text)
                     return
             except (StoreRefusedError, StoreUnavailableError, TimeoutError):
                 pass  # logged for the main connection
@@ -95,6 +94,7 @@ class ChangeWatch:
             command = ("XREAD", "BLOCK", BLOCK_S * 1000, "COUNT", 1, "STREAMS", KEYS["CHANGES"], f"{last}-0")
             reply = protocol.send(*command, deadline=self._reactor.seconds() + BLOCK_S)
             found = await reply.addTimeout(BLOCK_S + ANSWER_MAX_S, self._reactor)
+            self._note_refusal("")
             if found:
                 last = int(found[0][1][0][0].partition("-")[0])
                 self._changed()

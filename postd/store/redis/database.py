@@ -59,6 +59,7 @@ class RedisDatabase:
         self._last_id = self._last_revision = 0
         self._changed: Callable[[], None] | None = None
         self._watch: ChangeWatch | None = None
+        self._watch_refusal = ""  # the last one
         self._watched_revision = 0  # at the last look
         self.service_keys: dict[str, bytes] = {}
         self._logged_problems: set[str] = set()
@@ -85,7 +86,19 @@ class RedisDatabase:
             self._watch.stop()
             self._watch = None
         if changed is not None:
-            self._watch = ChangeWatch(self._connect_beside, lambda: self._last_revision, changed, self._reactor)
+            self._watch = ChangeWatch(
+                self._connect_beside, lambda: self._last_revision, changed, self._note_refusal, self._reactor
+            )
+
+    def _note_refusal(self, text: str) -> None:
+        """Log that the server refuses to be watched, once: each first listener begins another watch."""
+        if text and text != self._watch_refusal:
+            self._log.warn(
+                "store: {text}: changes of other nodes reach event streams up to a second late (required permissions: "
+                "etc/redis.conf.example)",
+                text=text,
+            )
+        self._watch_refusal = text
 
     async def _connect_beside(self) -> RedisProtocol:
         return await connect(

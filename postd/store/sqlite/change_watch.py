@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable
 
 from twisted.internet.interfaces import IReadDescriptor
-from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -23,8 +22,6 @@ _IN_ATTRIB = 0x4
 
 _EVENTS_MAX_BYTES = 4096
 
-_log = Logger()
-
 
 @implementer(IReadDescriptor)
 class ChangeWatch:
@@ -34,6 +31,9 @@ class ChangeWatch:
         detector: of the file.
         changed: is called after commits that may have changed posts, also after those of this process.
         reactor: polls.
+
+    Attributes:
+        fault: why there is no inotify, empty if there is.
     """
 
     def __init__(self, detector: CommitDetector, changed: Callable[[], None], reactor: IReactor) -> None:
@@ -42,13 +42,11 @@ class ChangeWatch:
         self._reactor = reactor
         self._state = detector.read()
         self._descriptor = -1
+        self.fault = ""
         try:
             self._descriptor = _watch(detector.descriptor)
         except OSError as error:
-            _log.warn(
-                "store: no inotify ({why}): changes of other processes reach event streams up to a second late",
-                why=error.strerror,
-            )
+            self.fault = str(error.strerror)
         else:
             reactor.addReader(self)
 

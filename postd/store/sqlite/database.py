@@ -87,6 +87,7 @@ class SqliteDatabase:
         self._has_started = False
         self._changed: Callable[[], None] | None = None
         self._watch: ChangeWatch | None = None
+        self._watch_fault = ""  # of the last one
         self.deleted_texts = DeletedTexts(self.run_on_file, clock=reactor)
         self.replaced_texts = ReplacedTexts(shared_memory)
         self._reads, self._writes = (FailureReporter(self._log, what, reactor) for what in ("reading", "writing"))
@@ -213,6 +214,12 @@ class SqliteDatabase:
             self._watch = None
         if changed is not None and self.cache.detector is not None:
             self._watch = ChangeWatch(self.cache.detector, changed, self._reactor)
+            fault, before, self._watch_fault = self._watch.fault, self._watch_fault, self._watch.fault
+            if fault and fault != before:  # each first listener begins another watch
+                self._log.warn(
+                    "store: no inotify ({why}): changes of other processes reach event streams up to a second late",
+                    why=fault,
+                )
 
     async def run_on_writer(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Run a function that changes only temporary tables on the writing connection; return its result.

@@ -23,6 +23,7 @@ from tests.store.failing import (
     serves_again,
     sleep,
     wait_for_error,
+    wait_until,
 )
 
 pytestmark = pytest.mark.usefixtures("log")
@@ -145,8 +146,16 @@ async def test_without_permission_for_xread_changes_are_noticed_each_second(
     lasting.ask("ACL", "SETUSER", "postd", "-xread")
     async with connected(limited_url) as here, connected(limited_url) as there:
         await check_changes_are_noticed(here, there)
+        before = _refused(lasting)
+        here.watch_changes(lambda: None)
+        await wait_until(lambda: _refused(lasting) > before)
     (line,) = log.lines("late")
     assert re.search(r"NOPERM.* 'xread' .*up to a second late \(required permissions: etc/redis.conf.example\)", line)
+
+
+def _refused(server: RedisServer) -> int:
+    """Return how many XREAD commands the server has refused."""
+    return int(server.ask("INFO", "commandstats")["cmdstat_xread"]["rejected_calls"])
 
 
 def test_all_missing_permissions_are_named_in_one_message(lasting: RedisServer, limited_url: str) -> None:

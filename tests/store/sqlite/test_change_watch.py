@@ -59,11 +59,16 @@ async def test_without_inotify_changes_are_noticed_each_second(
     def watch(_descriptor: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
+    message = "no inotify (Too many open files): changes of other processes reach event streams up to a second late"
+    with monkeypatch.context() as patched:
+        patched.setattr("postd.store.sqlite.change_watch._watch", watch)
+        await check_changes_are_noticed(*stores)
+        stores[0].watch_changes(lambda: None)
+        assert log.lines("inotify") == [f"store: {message}"]
+    stores[0].watch_changes(lambda: None)  # it works again
     monkeypatch.setattr("postd.store.sqlite.change_watch._watch", watch)
-    await check_changes_are_noticed(*stores)
-    assert log.lines("inotify") == [
-        "store: no inotify (Too many open files): changes of other processes reach event streams up to a second late"
-    ]
+    stores[0].watch_changes(lambda: None)
+    assert log.lines("inotify") == [f"store: {message}"] * 2
 
 
 @ensureDeferred
