@@ -49,7 +49,7 @@ BATCH_MAX = 200
 BATCH_MAX_BYTES = 32 * 1024
 """Limit on one write, but for its last event: so much is kept for a subscriber that does not read."""
 
-SENT_PER_TURN = 100
+SENT_PER_TURN = 200
 """How many subscribers are sent something in one turn of the reactor: a millisecond or two."""
 
 RETRY_MIN_MS, RETRY_MAX_MS = 1000, 5000
@@ -79,6 +79,7 @@ class Events:
         self._store = store
         self.clock = reactor
         self.subscribers = 0
+        self._judged = 0  # those whose credentials may end
         self._following: dict[_Subscriber, None] = {}  # in their order
         self._latest = 0  # the revision that those have, or are being sent
         self._batch = _Batch(0)  # which led to it
@@ -135,6 +136,7 @@ class Events:
         if not self.subscribers:
             self._start(latest)
         self.subscribers += 1
+        self._judged += revalidate is not always_valid
         data = b"retry: %d\n" % (RETRY_MIN_MS + secrets.randbelow(RETRY_MAX_MS - RETRY_MIN_MS + 1))
         if after is None:
             data += _encode_reset(latest)
@@ -173,6 +175,7 @@ class Events:
         self._following.pop(subscriber, None)
         subscriber.request.count_output(subscriber.sent_bytes)
         self.subscribers -= 1
+        self._judged -= subscriber.revalidate is not always_valid
         if not self.subscribers:
             self._stop()
 
@@ -299,7 +302,8 @@ class Events:
 
     async def _look(self) -> None:
         """Let the streams of clients whose credentials have ended end."""
-        await self._for_each(self._catch_up_with_credentials)
+        if self._judged:
+            await self._for_each(self._catch_up_with_credentials)
 
     def _catch_up_with_credentials(self, subscriber: "_Subscriber") -> None:
         if subscriber.revalidate is not always_valid:
