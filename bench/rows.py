@@ -43,7 +43,7 @@ from bench.cpu import measure_cpu, measure_cpu_on_redis
 from bench.footprint import measure_idle, measure_start
 from bench.forwarding import ASKING, AUTH_BASIC, PLAIN, measure_asking, measure_asking_bearer, measure_auth_basic
 from bench.lists import PAGED, fill_lists, measure_lists, measure_page, measure_pages_mixed
-from bench.live import POSTD_LIVE, measure_live
+from bench.live import IDLE_S, POSTD_LIVE, POSTD_LIVE_IDLE, measure_live, measure_live_idle
 from bench.logins import (
     basic_fields,
     digest_fields,
@@ -257,6 +257,7 @@ ROWS = {
         NCHAN,
         other_s=6,
     ),
+    "live-idle": side_by_side(measure_live_idle, POSTD_LIVE_IDLE, measurements=0, other_s=IDLE_S + 10),
     "start": side_by_side(
         measure_start,
         POSTD,
