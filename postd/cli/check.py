@@ -33,7 +33,7 @@ from postd.errors import (
     printable,
 )
 from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket, origin_for_browsers
-from postd.net.endpoints import check_endpoint, expiry_problem, find_certificate
+from postd.net.endpoints import NO_RESUMPTION, check_endpoint, expiry_problem, find_certificate
 from postd.protect.schemes.interface import Scheme
 from postd.protocol.password import weakness
 from postd.settings.loading import LoadedSettings, check_page_folders, count_workers
@@ -158,6 +158,8 @@ def _check_certificates(loaded: LoadedSettings) -> _Lines:
                 is_urgent, problem = expiry_problem(certificate, now)
                 until = datetime.fromtimestamp(certificate.not_after, UTC).strftime("valid until %Y-%m-%d %H:%M UTC")
                 yield not is_urgent, f"{description}: {problem or until}"
+                if not certificate.can_resume:
+                    yield True, NO_RESUMPTION
 
 
 def _check_users(settings: Settings, schemes: Sequence[Scheme]) -> _Lines:

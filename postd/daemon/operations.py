@@ -27,6 +27,7 @@ from postd.front.allowed_hosts import Hosts
 from postd.front.factory import HttpFactory
 from postd.http.peer import PeerResolver
 from postd.monitoring.health import Health
+from postd.net.endpoints import NO_RESUMPTION
 from postd.net.listening import (
     TICKET_KEY_BYTES,
     TICKET_KEY_LIFETIME_S,
@@ -106,6 +107,8 @@ class Operations(Service):
         self._install_signal_handlers()
         if any(listener.tls for listener in self._listeners.values()):
             self._ticket_key_renewal.start(TICKET_KEY_LIFETIME_S)
+        if any(listener.certificate and not listener.certificate.can_resume for listener in self._listeners.values()):
+            self._log.info(NO_RESUMPTION)
         self.server.startService()
         # Stock Twisted logs a traceback for a second request to stop.
         self._reactor.addSystemEventTrigger("before", "shutdown", _ignore_signals)

@@ -35,6 +35,9 @@ A certificate may be valid for a year or for a day. Clients of ACME renew it whe
 """
 
 
+NO_RESUMPTION = "TLS sessions are not resumed: the functions of OpenSSL for the keys of tickets are not found"
+
+
 def expiry_problem(certificate: "Certificate", now: float) -> tuple[bool, str]:
     """Return whether a certificate has expired or expires soon, and a sentence if its renewal is due, else ""."""
     left_s, lifetime_s = certificate.not_after - now, certificate.not_after - certificate.not_before

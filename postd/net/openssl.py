@@ -36,17 +36,32 @@ _NAME, _SYMBOL = struct.Struct("<I"), struct.Struct("<4xBxHQQ")  # kind, section
 
 def set_ticket_keys(context: SSL.Context, keys: bytes | None) -> bool:
     """Let the new connections of a context get tickets under these keys, or none; return whether they get any."""
-    file, pointer = openssl_behind(context)
-    set_number = _function(file, "SSL_CTX_set_num_tickets", _SET_NUMBER)
-    control = _function(file, "SSL_CTX_ctrl", _CONTROL)
-    if set_number is None or control is None:
+    functions = _ticket_functions(context)
+    if functions is None:
         return False
-    # Without keys it returns their length, which is another one in LibreSSL.
-    fits = keys is not None and control(pointer, _SET_TICKET_KEYS, 0, None) == len(keys)
+    set_number, control = functions
+    _, pointer = openssl_behind(context)
+    fits = keys is not None and len(keys) == TICKET_KEYS_BYTES
     has_tickets = fits and bool(control(pointer, _SET_TICKET_KEYS, TICKET_KEYS_BYTES, keys))
     # Not two, as by default: each ticket takes as long as a short response.
     set_number(pointer, 1 if has_tickets else 0)
     return has_tickets
+
+
+def can_set_ticket_keys(context: SSL.Context) -> bool:
+    """Return whether OpenSSL's functions for tickets are found."""
+    return _ticket_functions(context) is not None
+
+
+def _ticket_functions(context: SSL.Context) -> tuple[Callable[..., int], Callable[..., int]] | None:
+    file, pointer = openssl_behind(context)
+    set_number = _function(file, "SSL_CTX_set_num_tickets", _SET_NUMBER)
+    control = _function(file, "SSL_CTX_ctrl", _CONTROL)
+    if set_number is None or control is None:
+        return None
+    # Without keys it returns their length, which is another one in LibreSSL.
+    fits = control(pointer, _SET_TICKET_KEYS, 0, None) == TICKET_KEYS_BYTES
+    return (set_number, control) if fits else None
 
 
 @cache

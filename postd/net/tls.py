@@ -26,7 +26,7 @@ from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.internet.ssl import AcceptableCiphers, CertificateOptions
 
 from postd.errors import UnusableCertificateError
-from postd.net.openssl import TICKET_KEYS_BYTES, set_ticket_keys
+from postd.net.openssl import TICKET_KEYS_BYTES, can_set_ticket_keys, set_ticket_keys
 from postd.twisted_private import complete_endpoints, read_one_record
 
 complete_endpoints()
@@ -112,6 +112,7 @@ class Certificate:
     Attributes:
         not_before: when the certificate becomes valid, in seconds since the epoch.
         not_after: when it expires.
+        can_resume: whether OpenSSL can have keys of tickets, so that sessions can be resumed.
 
     Raises:
         UnusableCertificateError: OpenSSL refuses the key or the certificate, or they do not belong together.
@@ -141,6 +142,7 @@ class Certificate:
         self._fingerprint = certificate.fingerprint(SHA256())
         self.not_before: float = certificate.not_valid_before_utc.timestamp()
         self.not_after: float = certificate.not_valid_after_utc.timestamp()
+        self.can_resume = can_set_ticket_keys(self._context)
         self._set_tickets()
 
     def accept(self, socket: socket | None) -> SSL.Connection:

@@ -11,6 +11,7 @@ from twisted.internet import reactor
 
 from postd.auth.user_file import make_account, set_account
 from postd.cli.main import main
+from postd.net.endpoints import NO_RESUMPTION
 from postd.reactor import IReactor
 from postd.store.sqlite.store import SqliteStore
 from tests.helpers import locked, make_certificate
@@ -143,6 +144,16 @@ def test_certificates_are_reported_by_the_share_of_their_lifetime(folder: Path) 
         (line,) = [line for line in lines if line.startswith("certificate: ")]
         assert (status, line.startswith("certificate: ok, ssl:8443")) == (1 - good, good)
         assert words in line
+
+
+def test_certificate_without_resumption_is_reported(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, cert = make_certificate(folder)
+    (folder / "postd.toml").write_text(f'listen = ["ssl:8443:interface=127.0.0.1:privateKey={key}:certKey={cert}"]')
+    line = f"certificate: ok, {NO_RESUMPTION}"
+    assert line not in check("-c", "postd.toml")[1]
+    monkeypatch.setattr("postd.net.tls.can_set_ticket_keys", lambda _: False)
+    status, lines, _ = check("-c", "postd.toml")
+    assert (status, line in lines) == (0, True)
 
 
 def test_unusable_listeners_are_reported(folder: Path) -> None:

@@ -5,17 +5,20 @@ import ssl
 import sys
 from pathlib import Path
 
+from postd.net.endpoints import NO_RESUMPTION
 from tests.helpers import PATIENCE_S, make_certificate, wait_until
 from tests.integration.daemon import Daemon
 
 LIFETIME_S = 1
-_SHORT_LIVED = f"""
+LISTEN = "ssl:0:interface=127.0.0.1:privateKey=key.pem:certKey=cert.pem"
+_RUN = """
 import runpy, sys
-from postd.net import listening
-listening.TICKET_KEY_LIFETIME_S = {LIFETIME_S}
+{change}
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
+_SHORT_LIVED = _RUN.format(change=f"from postd.net import listening; listening.TICKET_KEY_LIFETIME_S = {LIFETIME_S}")
+_NOT_FOUND = _RUN.format(change="from postd.net import openssl; openssl._function = lambda *_: None")
 
 
 class Client:
@@ -42,8 +45,7 @@ class Client:
 
 def test_sessions_are_resumed_by_all_workers_with_each_key(tmp_path: Path) -> None:
     make_certificate(tmp_path)
-    listen = "ssl:0:interface=127.0.0.1:privateKey=key.pem:certKey=cert.pem"
-    with Daemon(tmp_path, "--workers", "2", listen=listen, through=[sys.executable, "-c", _SHORT_LIVED]) as daemon:
+    with Daemon(tmp_path, "--workers", "2", listen=LISTEN, through=[sys.executable, "-c", _SHORT_LIVED]) as daemon:
         clients = [Client(daemon.port, version) for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)]
 
         def are_resumed() -> bool:
@@ -58,3 +60,12 @@ def test_sessions_are_resumed_by_all_workers_with_each_key(tmp_path: Path) -> No
         wait_until(have_new_sessions)
         wait_until(are_resumed)
         assert "Traceback" not in daemon.log
+        assert NO_RESUMPTION not in daemon.log
+
+
+def test_log_says_that_sessions_are_not_resumed(tmp_path: Path) -> None:
+    make_certificate(tmp_path)
+    with Daemon(tmp_path, listen=LISTEN, through=[sys.executable, "-c", _NOT_FOUND]) as daemon:
+        client = Client(daemon.port, ssl.TLSVersion.TLSv1_3)
+        assert not any(client.get()[0] for _ in range(2))
+        assert daemon.log.count(NO_RESUMPTION) == 1

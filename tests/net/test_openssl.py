@@ -9,12 +9,13 @@ import pytest
 from OpenSSL import SSL
 
 from postd.net import openssl
-from postd.net.openssl import TICKET_KEYS_BYTES, set_ticket_keys
+from postd.net.openssl import TICKET_KEYS_BYTES, can_set_ticket_keys, set_ticket_keys
 from postd.twisted_private import openssl_behind
 
 
 def test_keys_of_tickets_are_set() -> None:
     context = SSL.Context(SSL.TLS_METHOD)
+    assert can_set_ticket_keys(context)
     assert set_ticket_keys(context, bytes(TICKET_KEYS_BYTES))
     assert not set_ticket_keys(context, None)
 
@@ -34,7 +35,9 @@ def test_file_without_the_symbol_has_no_function(
     symbols = openssl._symbols  # noqa: SLF001 - the file that it reads cannot be chosen otherwise
     monkeypatch.setattr(openssl, "_symbols", lambda _, names: symbols(file, names))
     monkeypatch.setattr(openssl, "_function", openssl._function.__wrapped__)  # noqa: SLF001 - what it finds is cached
-    assert not set_ticket_keys(SSL.Context(SSL.TLS_METHOD), bytes(TICKET_KEYS_BYTES))
+    context = SSL.Context(SSL.TLS_METHOD)
+    assert not can_set_ticket_keys(context)
+    assert not set_ticket_keys(context, bytes(TICKET_KEYS_BYTES))
 
 
 @pytest.mark.parametrize("name", ["SSL_CTX_ctrl", "PyInit__rust"])
