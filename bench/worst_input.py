@@ -41,7 +41,7 @@ from bench.soaking.report import SPARE_DESCRIPTORS
 from bench.soaking.server import Server, SoakError
 from bench.soaking.wire import Connection, end_output, use_tls
 
-RESULTS = Path(__file__).resolve().parent / "WORST.md"
+RESULTS, TLS_RESULTS = (Path(__file__).resolve().parent / name for name in ("WORST.md", "WORST_TLS.md"))
 
 CLIENTS = 50
 """Half of them keep their connection and pipeline requests; the others open a connection for each request."""
@@ -396,7 +396,7 @@ def make_page(costs: Sequence[Cost], parts: Mapping[str, Sequence[Row]], how: st
     ]
     broken = [problem for rows in parts.values() for problem in problems(rows)]
     page = [
-        "# The worst input",
+        f"# The worst input{', over TLS' if Connection.tls else ''}",
         "[README.md](README.md#worst-input) explains the figures.",
         how,
         "\n".join(f"- {fact}" for fact in where),
@@ -423,7 +423,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--loads", type=_names(loads), default=loads, help=f"of {','.join(loads)} (all)")
     parser.add_argument("--seconds", type=float, default=8.0, help="duration of each load (%(default)g)")
     parser.add_argument("--tls", action="store_true", help="use TLS, also in loads that only TLS has")
-    parser.add_argument("--write", action="store_true", help="also write WORST.md")
+    parser.add_argument("--write", action="store_true", help="also write WORST.md, of TLS WORST_TLS.md")
     return parser.parse_args()
 
 
@@ -463,7 +463,7 @@ def main() -> None:
     page = make_page(costs, parts, how)
     print(page)
     if options.write:
-        RESULTS.write_text(page)
+        (TLS_RESULTS if options.tls else RESULTS).write_text(page)
     sys.exit(1 if any(map(problems, parts.values())) else 0)
 
 
