@@ -13,7 +13,7 @@ from selenium.webdriver.common.keys import Keys
 
 from tests.integration.daemon import Daemon
 from tests.integration.logins import run_postd_user
-from tests.system.browser import DESK, NARROWEST, PHONE, Browser
+from tests.system.browser import AXE_OF_COLORS, DESK, NARROWEST, PHONE, Browser
 from tests.system.chromium import Chromium, open_chromium
 from tests.system.sign_in_site import BUTTON, CONFIRM, USER, serve_site
 
@@ -163,7 +163,8 @@ def test_axe_finds_no_violation(browser: Chromium, path: str, scheme: str) -> No
         browser.set_screen(size)
         for contrast in ("no-preference", "more"):
             browser.prefer(prefers_color_scheme=scheme, prefers_contrast=contrast)
-            assert browser.find_barriers() == []
+            is_first = (scheme, contrast) == ("light", "no-preference")
+            assert browser.find_barriers(() if is_first else AXE_OF_COLORS) == []
 
 
 @pytest.fixture(scope="module", params=[16, 32])

@@ -10,7 +10,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from tests.integration.daemon import Daemon
-from tests.system.browser import DESK, NARROWEST, PHONE, Browser
+from tests.system.browser import AXE_OF_COLORS, DESK, NARROWEST, PHONE, Browser
 from tests.system.chromium import Chromium
 from tests.system.test_browser import IN_CHROMIUM, PASSWORD, add_user, sign_in
 
@@ -167,10 +167,11 @@ def test_pages_are_accessible(browser: Chromium) -> None:
 
 def check_accessible(browser: Chromium) -> None:
     """Check the colors in each mode, and the layout on each screen."""
+    assert browser.find_barriers() == []
     for scheme in ("light", "dark"):
         for contrast in ("no-preference", "more"):
             browser.prefer(prefers_color_scheme=scheme, prefers_contrast=contrast, prefers_reduced_motion="reduce")
-            assert browser.find_barriers() == []
+            assert browser.find_barriers(AXE_OF_COLORS) == []
     for size in (DESK, PHONE, NARROWEST):
         browser.set_screen(size)
         assert browser.sticking_out == []
