@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import bcrypt
@@ -20,6 +20,7 @@ from postd.cli.main import main
 from postd.protocol.password import verify_password
 from tests.cases import each
 from tests.helpers import PATIENCE_S, start_on_terminal
+from tests.integration.forking import Piped
 
 POSTD = str(Path(sys.executable).parent / "postd")
 BCRYPT = "$2y$" + bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()[4:]
@@ -414,36 +415,31 @@ class ProcessTests:
     @pytest.mark.slow
     def test_concurrent_edits_lose_no_user(self, users: Path) -> None:
         names = [f"user{number}" for number in range(8)]
-        running = [_start("user", "add", name, "--password-stdin") for name in names]
-        for process in running:
-            assert process.stdin is not None
-            process.stdin.write(b"secret\n")
-            process.stdin.flush()
-        said = [process.communicate() for process in running]
-        assert [process.returncode for process in running] == [0] * 8, said
+        with ExitStack() as closing:
+            running = [closing.enter_context(_start("user", "add", name, "--password-stdin")) for name in names]
+            for one in running:
+                one.write(b"secret\n")
+            ended = [one.end() for one in running]
+        assert [status for status, _, _ in ended] == [0] * 8, ended
         assert sorted(accounts(users)) == names
         assert [path.name for path in users.parent.iterdir()] == ["users"]
 
     def test_one_of_two_equal_additions_is_refused(self, users: Path) -> None:
         with _start("user", "add", "alice", "--password-stdin") as slow:
-            assert slow.stdin is not None
-            slow.stdin.write(b"sec")
-            slow.stdin.flush()
+            slow.write(b"sec")
             add("alice", stdin="first\n")
-            _, said = slow.communicate(b"ond\n")
+            status, _, said = slow.end(b"ond\n")
         # Which of its two looks found her depends on how fast it was.
-        assert slow.returncode == 1
+        assert status == 1
         assert said.startswith(b"postd: user 'alice' exists already")
         assert verify_password(accounts(users)["alice"].password_hash, "first")
 
     def test_closed_pipe_is_no_error(self, users: Path) -> None:
         users.write_text("".join(f"user{number}:{BCRYPT}\n" for number in range(5000)))
-        with _start("user", "list") as process:
-            assert process.stdout is not None
-            process.stdout.close()
-            assert process.stderr is not None
-            assert process.stderr.read() == b""
-        assert process.returncode == 1
+        with _start("user", "list") as listing:
+            listing.stdout.close()
+            assert listing.stderr.read() == b""
+            assert listing.process.wait(WAIT_MAX_S) == 1
 
     def test_full_disk_is_one_line(self, users: Path) -> None:
         with Path("/dev/full").open("wb") as full:
@@ -464,6 +460,5 @@ class ProcessTests:
         assert refusal("user", "list", "-u", "users") == "[Errno 2] No such file or directory"
 
 
-def _start(*arguments: str) -> subprocess.Popen[bytes]:
-    pipe = subprocess.PIPE
-    return subprocess.Popen([POSTD, *arguments, "-u", "users"], stdin=pipe, stdout=pipe, stderr=pipe)
+def _start(*arguments: str) -> Piped:
+    return Piped([POSTD, *arguments, "-u", "users"], Path.cwd())

@@ -115,6 +115,9 @@ def _become(wanted: dict[str, Any], streams: list[int]) -> str:
     """Set up this process as requested; return the name of its script."""
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
+    # Those of this process are of files, in which Python asks for the position.
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115 - by number
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     if wanted["has_group"]:
         os.setpgid(0, 0)

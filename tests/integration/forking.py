@@ -1,7 +1,7 @@
 """`twistd` and `postd` as processes that cost a tenth of a second each: forks of one that has their imports behind it.
 
 Most of what a start takes is importing, the same for each of hundreds. Where the start itself is what a test is about,
-or the descriptors are to be other than files, it runs the script.
+or it needs a terminal of its own, it runs the script.
 """
 
 import atexit
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 from tests.helpers import PATIENCE_S
 from tests.integration import fork_server
@@ -123,6 +123,42 @@ class Process:
 
 
 FORK_SERVER = ForkServer()
+
+
+class Piped:
+    """A process whose standard input, output and error are pipes; it is killed at the end of the `with` block."""
+
+    def __init__(self, command: Sequence[str], folder: Path) -> None:
+        (theirs_in, ours_in), (ours_out, theirs_out), (ours_err, theirs_err) = (os.pipe() for _ in range(3))
+        theirs = [theirs_in, theirs_out, theirs_err]
+        self.process = FORK_SERVER.start(command, folder, theirs)
+        for descriptor in theirs:
+            os.close(descriptor)
+        self.stdin = os.fdopen(ours_in, "wb")
+        self.stdout, self.stderr = os.fdopen(ours_out, "rb"), os.fdopen(ours_err, "rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+    def write(self, given: bytes) -> None:
+        self.stdin.write(given)
+        self.stdin.flush()
+
+    def end(self, given: bytes = b"") -> tuple[int, bytes, bytes]:
+        """Write the end of its standard input, and wait for its own; return its status and what it has written."""
+        with suppress(BrokenPipeError):  # it has ended without reading that
+            self.write(given)
+        with suppress(BrokenPipeError):
+            self.stdin.close()
+        printed, said = self.stdout.read(), self.stderr.read()
+        return self.process.wait(PATIENCE_S), printed, said
 
 
 def run(

@@ -8,10 +8,9 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import httpx
 import pytest
@@ -19,6 +18,7 @@ import pytest
 from tests.helpers import PATIENCE_S, run_sql
 from tests.integration import forking
 from tests.integration.daemon import Daemon
+from tests.integration.forking import Piped
 from tests.integration.logins import POSTD
 from tests.redis_server import RedisServer
 
@@ -48,24 +48,16 @@ def size_of(file: Path) -> int:
         return 0
 
 
-def wait_until(is_so: Callable[[], object], process: subprocess.Popen[bytes]) -> None:
+def wait_until(is_so: Callable[[], object], running: Piped) -> None:
     deadline = time.monotonic() + WAIT_MAX_S
     while not is_so():
-        assert process.poll() is None, process.communicate()
+        assert running.process.poll() is None, running.end()
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
 
-@contextmanager
-def running(folder: Path, *arguments: str, **how: Any) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(
-        [POSTD, *arguments], cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+def running(folder: Path, *arguments: str) -> Piped:
+    return Piped([POSTD, *arguments], folder)
 
 
 @pytest.fixture(scope="module")
@@ -183,11 +175,9 @@ def test_posts_are_copied_to_redis_and_back(store: Path, tmp_path_factory: pytes
 
 def test_import_killed_while_reading_leaves_nothing(store: Path) -> None:
     with running(store.parent, "import") as importing:
-        assert importing.stdin
-        importing.stdin.write(lines_of(POSTS + 1, POSTS // 2))  # far more than a pipe holds: most has been read
-        importing.stdin.flush()
-        importing.kill()
-        importing.wait()
+        importing.write(lines_of(POSTS + 1, POSTS // 2))  # far more than a pipe holds: most has been read
+        importing.process.kill()
+        importing.process.wait()
     assert count_in(store) == POSTS
     assert {file.name for file in store.parent.iterdir()} == {"postd.db"}
 
@@ -200,8 +190,8 @@ def test_import_killed_while_storing_leaves_all_or_nothing(store: Path) -> None:
     for size in (1, 256 * 1024, 1024 * 1024):
         with running(store.parent, "import", "lines") as importing:
             wait_until(lambda size=size: size_of(log) > size, importing)  # type: ignore[misc]
-            importing.kill()
-            importing.wait()
+            importing.process.kill()
+            importing.process.wait()
         with Daemon(store.parent) as daemon:
             added = httpx.post(f"{daemon.url}/post", json={"post": "next"}).headers["Location"]
             assert httpx.delete(f"{daemon.url}{added}").status_code == 200
@@ -213,32 +203,25 @@ def test_import_killed_while_storing_leaves_all_or_nothing(store: Path) -> None:
 
 @pytest.mark.parametrize("command", ["export", "import"])
 def test_ctrl_c_ends_a_command_that_waits_for_a_pipe(store: Path, command: str) -> None:
-    with running(store.parent, command) as process:
-        assert process.stdin
-        assert process.stdout
+    with running(store.parent, command) as one:
         if command == "import":
-            process.stdin.write(lines_of(POSTS + 1, 5000))
-            process.stdin.flush()
+            one.write(lines_of(POSTS + 1, 5000))
         else:
-            os.read(process.stdout.fileno(), 1)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(WAIT_MAX_S) == 130
-        assert process.stderr
-        assert process.stderr.read().strip() == b"postd: interrupted"  # click adds an empty line at times
+            os.read(one.stdout.fileno(), 1)
+        one.process.send_signal(signal.SIGINT)
+        assert one.process.wait(WAIT_MAX_S) == 130
+        assert one.stderr.read().strip() == b"postd: interrupted"  # click adds an empty line at times
     assert count_in(store) == POSTS
 
 
 def test_second_ctrl_c_is_quiet(store: Path) -> None:
-    with running(store.parent, "import") as process:
-        assert process.stdin
-        assert process.stderr
-        process.stdin.write(lines_of(POSTS + 1, 5000))
-        process.stdin.flush()
+    with running(store.parent, "import") as importing:
+        importing.write(lines_of(POSTS + 1, 5000))
         # At once: the second is there before the first has been seen to.
         for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
-            process.send_signal(number)
-        assert process.wait(WAIT_MAX_S) == 130
-        assert process.stderr.read().strip() == b"postd: interrupted"
+            importing.process.send_signal(number)
+        assert importing.process.wait(WAIT_MAX_S) == 130
+        assert importing.stderr.read().strip() == b"postd: interrupted"
     assert count_in(store) == POSTS
 
 
@@ -248,12 +231,11 @@ def test_interrupted_output_file_is_removed(store: Path, command: str) -> None:
     def begun() -> bool:
         return any(file.name.startswith(".postd-") and file.stat().st_size > 0 for file in store.parent.glob(".*"))
 
-    with running(store.parent, command, "new") as process:
-        wait_until(begun, process)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(WAIT_MAX_S) == 130
-        assert process.stderr
-        assert process.stderr.read().strip() == b"postd: interrupted"  # click adds an empty line at times
+    with running(store.parent, command, "new") as writing:
+        wait_until(begun, writing)
+        writing.process.send_signal(signal.SIGINT)
+        assert writing.process.wait(WAIT_MAX_S) == 130
+        assert writing.stderr.read().strip() == b"postd: interrupted"  # click adds an empty line at times
     assert {file.name for file in store.parent.iterdir()} == {"postd.db"}
 
 
