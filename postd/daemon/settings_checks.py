@@ -7,7 +7,7 @@ from pathlib import Path
 from postd.auth.user_file import Account
 from postd.auth.user_file_editing import find_write_problem
 from postd.errors import join_names
-from postd.net.endpoint_strings import is_loopback_only
+from postd.net.endpoint_strings import has_tls, is_loopback_only, is_proxied
 from postd.protect.schemes.interface import Deployment, Rule, Scheme
 from postd.protocol.bearer import has_issuer
 from postd.protocol.host import normalize_host
@@ -101,6 +101,7 @@ def settings_problems(settings: Settings, schemes: Sequence[Scheme]) -> Iterator
         yield '[api] own: write has "open": posts that are added without credentials can be changed only by moderators'
     if api.moderators and not api.own:
         yield "[api] moderators: without own = true, all who may write may change all posts"
+    yield from _endpoint_problems(settings)
     accepting = {scheme.name: scheme.issuers_of_users for scheme in schemes}
     for rule in deployment.rules:
         for owner in filter(has_issuer, rule.users):
@@ -113,6 +114,12 @@ def settings_problems(settings: Settings, schemes: Sequence[Scheme]) -> Iterator
             for account in (name for name in page.users if not has_issuer(name)):
                 why = "it is a name of the user file, and all schemes of the page identify users by issuer"
                 yield f"page {page.path}: {account} of its users can never have access: {why}"
+
+
+def _endpoint_problems(settings: Settings) -> Iterator[str]:
+    for endpoint in (*settings.listen, *settings.admin.listen):
+        if is_proxied(endpoint) and has_tls(endpoint):
+            yield f"{endpoint}: expects the PROXY header inside TLS, where no known proxy sends it; use haproxy:tcp:"
 
 
 def _owner_problem(owner: str, rule: Rule, accepting: Mapping[str, Collection[str]]) -> str:

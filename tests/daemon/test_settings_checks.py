@@ -165,6 +165,13 @@ def test_own_posts_with_open_writes_are_a_problem() -> None:
     assert problems(f"{OTHERS_WRITE}own = true\n{IDP}") == []
 
 
+def test_proxy_header_inside_tls_is_a_problem() -> None:
+    endpoint = "haproxy:ssl:8443:interface=127.0.0.1:privateKey=/k:certKey=/c"
+    why = "expects the PROXY header inside TLS, where no known proxy sends it; use haproxy:tcp:"
+    for table in ("", "[admin]\n"):
+        assert problems(f'{table}listen = ["{endpoint}"]\n{OTHERS_WRITE}{IDP}') == [f"{endpoint}: {why}"]
+
+
 def test_moderators_without_own_posts_are_a_problem() -> None:
     assert problems(f'{OTHERS_WRITE}moderators = ["https://idp.example#bob"]\n{IDP}') == [
         "[api] moderators: without own = true, all who may write may change all posts"
