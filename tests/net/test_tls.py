@@ -82,6 +82,13 @@ def current(certificate: tuple[Path, Path]) -> Certificate:
     return load(certificate)
 
 
+def test_handshake_hashes_with_sha_256(current: Certificate) -> None:
+    """SHA-384, of OpenSSL's first suite, takes longer."""
+    cipher = shake_hands(current, client()).cipher()
+    assert cipher is not None
+    assert cipher[0] == "TLS_AES_128_GCM_SHA256"
+
+
 def test_current_client_gets_tls_1_3(current: Certificate) -> None:
     assert shake_hands(current, client()).version() == "TLSv1.3"
 

@@ -443,12 +443,12 @@ class KeyUpdates:
     """
 
     def __init__(self, secrets: Path) -> None:
-        (found,) = re.findall(r"CLIENT_TRAFFIC_SECRET_0 \w+ (\w{96})\n", secrets.read_text())  # of SHA-384
+        (found,) = re.findall(r"CLIENT_TRAFFIC_SECRET_0 \w+ (\w{64})\n", secrets.read_text())  # of SHA-256
         self._secret = bytes.fromhex(found)
 
     def _expand(self, label: bytes, size: int) -> bytes:
         label = b"tls13 " + label
-        return HKDFExpand(hashes.SHA384(), size, struct.pack("!HB", size, len(label)) + label + b"\0").derive(
+        return HKDFExpand(hashes.SHA256(), size, struct.pack("!HB", size, len(label)) + label + b"\0").derive(
             self._secret
         )
 
@@ -456,8 +456,8 @@ class KeyUpdates:
         """Return the next message, as the first record under its key."""
         head = b"\x17\x03\x03" + struct.pack("!H", 6 + 16)
         message = b"\x18\0\0\1\1" + b"\x16"
-        sealed = AESGCM(self._expand(b"key", 32)).encrypt(self._expand(b"iv", 12), message, head)
-        self._secret = self._expand(b"traffic upd", 48)
+        sealed = AESGCM(self._expand(b"key", 16)).encrypt(self._expand(b"iv", 12), message, head)
+        self._secret = self._expand(b"traffic upd", 32)
         return head + sealed
 
 
