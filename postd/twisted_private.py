@@ -9,7 +9,7 @@ import importlib
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -142,9 +142,15 @@ def read_one_record(connection: Any) -> None:
 
     pyOpenSSL sets the opposite for each connection: OpenSSL reads until there is data, or nothing more has arrived.
     """
+    lib = _openssl().lib
+    lib.SSL_clear_mode(connection._ssl, lib.SSL_MODE_AUTO_RETRY)
+
+
+@cache
+def _openssl() -> Any:
     from cryptography.hazmat.bindings import _rust  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
 
-    _rust._openssl.lib.SSL_clear_mode(connection._ssl, _rust._openssl.lib.SSL_MODE_AUTO_RETRY)
+    return _rust._openssl
 
 
 # Logs

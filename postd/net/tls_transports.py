@@ -28,6 +28,7 @@ from zope.interface import implementer
 from postd.net.tls import Certificate
 from postd.net.transports import Poller, TCPTransport
 from postd.reactor import IReactor
+from postd.twisted_private import buffered_bytes
 
 HANDSHAKES_PER_TURN = 4
 """How many connections go on with their handshake in one turn of the reactor, in less than a millisecond."""
@@ -42,8 +43,8 @@ SENT_MAX_BYTES = 128 * 1024
 class TLSPoller(Poller):
     """Polls the connections of a TLS port, and has the queue of those whose handshake goes on in a later turn."""
 
-    def __init__(self, reactor: IReactor) -> None:
-        super().__init__(reactor)
+    def __init__(self, reactor: IReactor, port: Any = None) -> None:
+        super().__init__(reactor, port)
         self._handshakes_left = 0
         self._waiting: deque[TLSTransport] = deque()
 
@@ -193,10 +194,12 @@ class TLSTransport(TCPTransport):
             self._wait_until_writable()
             return None
         except SSL.ZeroReturnError:  # close_notify
-            return CONNECTION_DONE
-        except SSL.Error:
-            with suppress(OSError):  # else the kernel would reset the connection, and the client might miss the alert
-                self.socket.recv(self.bufferSize)
+            # Output of this turn is sent first; the end that has been read stays in OpenSSL.
+            return None if self.disconnecting and self._is_written else CONNECTION_DONE
+        except SSL.Error as error:
+            if not isinstance(error, SSL.SysCallError):  # such as the end of the input, without close_notify
+                with suppress(OSError):  # else the kernel would reset the connection: the client might miss the alert
+                    self.socket.recv(self.bufferSize)
             return CONNECTION_LOST
         if not self.disconnecting:
             self.protocol.dataReceived(data)
@@ -223,10 +226,14 @@ class TLSTransport(TCPTransport):
             self._is_queued = False
             return
         super().send()
+        if self.disconnecting and self._events & EPOLLOUT:
+            self.stopReading()
         if self._reads_when_writable and not self.disconnected and not self.socket.is_blocked:
             self._read_again()
 
     def doWrite(self) -> Any:
+        if self.disconnecting and self.producer is None and not buffered_bytes(self):
+            return self._end_output()
         reason = super().doWrite()
         return self._end_output() if reason is CONNECTION_DONE else reason
 
@@ -247,14 +254,18 @@ class TLSTransport(TCPTransport):
     def loseConnection(self) -> None:
         if self._is_shaking_hands:
             self.abortConnection()
+        elif (
+            self._poller.reading
+            and self.connected
+            and not (self.disconnecting or self.producerPaused or self._events & EPOLLOUT)
+        ):
+            self.startWriting()  # it sends before the connections are polled again: reading need not stop
+            self.disconnecting = 1
         else:
             super().loseConnection()
 
-    def readConnectionLost(self, reason: Failure) -> None:
-        if self.disconnecting:  # this side has ended, too
-            self.connectionLost(reason)
-        else:
-            super().readConnectionLost(reason)
+    def lose(self, reason: Failure, *, is_read: bool = False) -> None:
+        super().lose(reason, is_read=is_read and not self.disconnecting)  # else this side has ended, too
 
     def connectionLost(self, reason: Failure) -> None:
         super().connectionLost(reason)
@@ -263,4 +274,4 @@ class TLSTransport(TCPTransport):
 
 def poll_tls_together(port: Any, certificate: Certificate, reactor: IReactor) -> None:
     """Let the new connections of a port have TLS, and be polled together."""
-    port.transport = partial(TLSTransport, poller=TLSPoller(reactor), certificate=certificate)
+    port.transport = partial(TLSTransport, poller=TLSPoller(reactor, port), certificate=certificate)

@@ -9,13 +9,14 @@ turn. docs/explanation/front.md lists the departures; `tests/net/test_transports
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from select import EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, epoll
 from socket import socket
 from typing import Any, Protocol, cast
 
 from twisted.internet.abstract import FileDescriptor
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReadDescriptor
 from twisted.internet.main import CONNECTION_DONE, CONNECTION_LOST
 from twisted.internet.tcp import Server as TCPServer
@@ -45,7 +46,15 @@ before it pauses the producer. Otherwise a long response would be sent in one tu
 HELD_MAX = 32
 """How many connections hold a response until all readable connections are read: about 2 MiB at most."""
 
+REST_S = 1
+"""How long a port without connections is polled, in seconds. To begin and to end it takes as long as a short read."""
+
 _HUNG_UP = EPOLLERR | EPOLLHUP
+
+_ANY_ADDRESS = frozenset({"", "0.0.0.0", "::"})  # noqa: S104 - compared
+
+_ENDS: Mapping[BaseException, Failure] = {end: Failure(end) for end in (CONNECTION_DONE, CONNECTION_LOST)}
+"""Reasons of a lost connection, which need not be made for each."""
 
 _log = Logger()
 
@@ -72,15 +81,26 @@ class Polled(Protocol):
 
 @implementer(IReadDescriptor)
 class Poller:
-    """Polls the connections of a port when the reactor calls it, and has the queue of connections with output."""
+    """Polls the connections of a port when the reactor calls it, and has the queue of connections with output.
 
-    def __init__(self, reactor: IReactor) -> None:
+    Attributes:
+        has_one_address: whether the server's address is the same for all connections.
+        address: this address, once it is known.
+    """
+
+    def __init__(self, reactor: IReactor, port: Any = None) -> None:
+        self.has_one_address = getattr(port, "interface", "") not in _ANY_ADDRESS
+        self.address: IPv4Address | IPv6Address | None = None
         self._reactor = reactor
         self._epoll = epoll()
         self._connections: dict[int, Polled] = {}  # by descriptor
         self._written: list[Polled] = []
         self._long: deque[Polled] = deque()
         self._sending: IDelayedCall | None = None
+        self._resting: IDelayedCall | None = None
+        self._is_polled = False  # by the reactor
+        self.reading = False
+        """Whether connections are being read; they send at the end of this, if not before."""
         self.holding = False
         """Whether responses are to be held: another connection has been read in this turn."""
 
@@ -92,7 +112,8 @@ class Poller:
         else:
             self._epoll.register(descriptor, events)
             self._connections[descriptor] = connection
-            if len(self._connections) == 1:
+            if not self._is_polled:
+                self._is_polled = True
                 self._reactor.addReader(self)
 
     def forget(self, connection: Polled) -> None:
@@ -100,13 +121,19 @@ class Poller:
         descriptor = connection.fileno()
         if self._connections.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
-            if not self._connections:
-                self._reactor.removeReader(self)
+            if not self._connections and self._resting is None:
+                self._resting = self._reactor.callLater(REST_S, self._rest)
+
+    def _rest(self) -> None:
+        self._resting = None
+        if not self._connections:
+            self._is_polled = False
+            self._reactor.removeReader(self)
 
     def add(self, connection: Polled) -> None:
         """Let a connection send at the end of this turn; with long output, after the connections queued before it."""
         self._written.append(connection)
-        if not self.holding:
+        if not self.reading:
             self._send_later()
 
     def _send_later(self) -> None:
@@ -140,6 +167,7 @@ class Poller:
 
     def doRead(self) -> None:
         connections = self._connections
+        self.reading = True
         for descriptor, event in self._epoll.poll(0, len(connections)):
             connection = connections.get(descriptor)
             if connection is not None:  # else one that was handled before has closed it
@@ -147,7 +175,7 @@ class Poller:
                 self.holding = True
                 if len(self._written) >= HELD_MAX:
                     self._send_written()
-        self.holding = False
+        self.reading = self.holding = False
         self._send_written()
         if self._sending is not None:
             self._sending.reset(0)  # if the clock was set back, it would come as much later
@@ -215,7 +243,7 @@ class _PolledConnection(FileDescriptor):
         elif event & _HUNG_UP:
             reason = CONNECTION_DONE if self._events & EPOLLIN else CONNECTION_LOST
         if reason is not None:
-            self.lose(Failure(reason), is_read=reason is CONNECTION_DONE)
+            self.lose(_ENDS.get(reason) or Failure(reason), is_read=reason is CONNECTION_DONE)
         elif event & EPOLLOUT and self._events & EPOLLOUT:
             self.stopWriting()
             self.startWriting()
@@ -223,11 +251,10 @@ class _PolledConnection(FileDescriptor):
     def lose(self, reason: Failure, *, is_read: bool = False) -> None:
         """End the connection, or, for `is_read`, its input only, if the protocol can half-close."""
         try:
-            self.stopReading()
             if is_read:
+                self.stopReading()
                 self.readConnectionLost(reason)
             else:
-                self.stopWriting()  # `connectionLost` does so after calls of the producer, which may fail
                 self.connectionLost(reason)
         except BaseException:  # noqa: BLE001 - the error ends this connection only
             _log.failure("{connection}: could not be closed", connection=self.logPrefix())
@@ -293,7 +320,7 @@ class _PolledConnection(FileDescriptor):
             reason = error
         self._is_sending = False
         if reason is not None:
-            self.lose(Failure(reason))
+            self.lose(_ENDS.get(reason) or Failure(reason))
 
     def _pause_producer(self) -> None:
         if self.producer is not None and self.streamingProducer and not self.producerPaused:
@@ -317,6 +344,14 @@ class _PolledConnection(FileDescriptor):
 class TCPTransport(_PolledConnection, TCPServer):
     """A connection of a TCP port."""
 
+    def getHost(self) -> IPv4Address | IPv6Address:
+        address = self._poller.address
+        if address is None:
+            address = super().getHost()
+            if self._poller.has_one_address:
+                self._poller.address = address
+        return address
+
 
 class UNIXTransport(_PolledConnection, UNIXServer):
     """A connection of a UNIX port."""
@@ -325,4 +360,4 @@ class UNIXTransport(_PolledConnection, UNIXServer):
 def poll_together(port: Any, reactor: IReactor) -> None:
     """Let the new connections of a port be polled together. Twisted has no option for their class."""
     kind = UNIXTransport if isinstance(port, UnixPort) else TCPTransport
-    port.transport = partial(kind, poller=Poller(reactor))
+    port.transport = partial(kind, poller=Poller(reactor, port))

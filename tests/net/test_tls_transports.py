@@ -263,7 +263,7 @@ def test_connection_aborted_in_the_handshake_is_lost(dial: ConnectTLS, *, waits:
     for _ in range(3):
         one.reactor.turn()
     assert {one.reason() for one in many} == {ConnectionAborted}
-    assert one.reactor.readers == []
+    assert one.reactor.readers_after_a_while() == []
 
 
 def record(kind: int, data: bytes) -> bytes:
@@ -543,6 +543,70 @@ def test_close_follows_what_is_written_and_waits_for_the_client(one: TLSConnecti
     one.flush()
     one.reactor.turn()
     assert one.reason() is ConnectionDone
+
+
+def test_response_and_close_notify_are_sent_in_the_turn_of_the_request(one: TLSConnection) -> None:
+    def respond(_: bytes) -> None:
+        one.write(b"last")
+        one.transport.loseConnection()
+
+    one.protocol.dataReceived = respond
+    one.tls.write(b"request")
+    one.flush()
+    one.reactor.poll()
+    assert one.reactor.calls == []
+    assert one.read() == b"last"
+    one.tls.unwrap()  # the server's close_notify has been read
+    assert one.reason() is None
+    one.flush()
+    one.reactor.poll()
+    assert one.reason() is ConnectionDone
+
+
+@each("before, last", [(0, 100_000), (0, 2_000_000), (SENT_MAX_BYTES + 1000, 4)])
+def test_close_notify_of_the_client_does_not_cut_off_the_output(connect: ConnectTLS, before: int, last: int) -> None:
+    one = connect()
+    one.write(bytes(before))
+    one.reactor.run_calls()  # one that sends as much as is sent at a time
+    left = before + last - len(one.read())
+    empty = one.fill()
+
+    def respond(_: bytes) -> None:
+        one.write(bytes(last))
+        one.transport.loseConnection()
+
+    one.protocol.dataReceived = respond
+    one.request()
+    with pytest.raises(ssl.SSLWantReadError):
+        one.tls.unwrap()
+    one.flush()
+    one.reactor.turn()
+    empty()
+    one.reactor.turn()
+    assert len(one.read_all(left)) == left
+    assert one.reason() is ConnectionDone
+
+
+def test_close_notify_does_not_cut_off_a_held_response_of_a_connection_that_another_one_closes(
+    connect: ConnectTLS,
+) -> None:
+    first, second, closed = connect(), connect(), connect()
+
+    def close(_: bytes) -> None:
+        closed.write(b"last")
+        closed.transport.loseConnection()
+
+    second.protocol.dataReceived = close
+    for one in (first, second):
+        one.tls.write(b"request")
+    with pytest.raises(ssl.SSLWantReadError):
+        closed.tls.unwrap()
+    closed.reactor.poll()  # so that their events come in the order of their input
+    for one in (first, second, closed):
+        one.flush()
+    closed.reactor.poll()
+    assert closed.read() == b"last"
+    assert closed.reason() is ConnectionDone
 
 
 def test_close_ends_when_the_client_only_disconnects(one: TLSConnection) -> None:

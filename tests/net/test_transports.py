@@ -35,12 +35,15 @@ class TurnReactor:
 
     def __init__(self) -> None:
         self.calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self.timers: list[Callable[[], None]] = []
         self.resets = 0
         self.readers: list[Any] = []
 
     def callLater(self, delay: float, function: Callable[..., Any], *arguments: Any) -> Any:
-        assert delay == 0
-        self.calls.append((function, arguments))
+        if delay:
+            self.timers.append(partial(function, *arguments))
+        else:
+            self.calls.append((function, arguments))
         return SimpleNamespace(reset=self._reset)
 
     def _reset(self, delay: float) -> None:
@@ -53,6 +56,12 @@ class TurnReactor:
     def removeReader(self, reader: Any) -> None:
         if reader in self.readers:
             self.readers.remove(reader)
+
+    def readers_after_a_while(self) -> list[Any]:
+        timers, self.timers = self.timers, []
+        for call in timers:
+            call()
+        return self.readers
 
     def run_calls(self) -> None:
         calls, self.calls = self.calls, []
@@ -192,8 +201,21 @@ def test_connections_are_polled_as_one_descriptor(connect: Connect) -> None:
     other.transport.loseConnection()
     one.reactor.turn()
     assert (one.reason(), other.reason()) == (ConnectionDone, ConnectionDone)
-    assert one.reactor.readers == []
+    assert one.reactor.readers_after_a_while() == []
     assert connect().reactor.readers != []
+
+
+def test_port_is_polled_on_between_connections_that_follow_each_other(connect: Connect) -> None:
+    one = connect()
+    one.client.close()
+    one.reactor.poll()
+    assert one.reason() is ConnectionDone
+    (poller,) = one.reactor.readers
+    other = connect()
+    assert other.reactor.readers_after_a_while() == [poller]
+    other.client.close()
+    other.reactor.poll()
+    assert other.reactor.readers_after_a_while() == []
 
 
 def test_paused_connection_is_not_read(connect: Connect) -> None:
@@ -235,7 +257,7 @@ def test_end_of_input_ends_the_connection(one: Connection) -> None:
     one.client.shutdown(socket.SHUT_WR)
     one.reactor.poll()
     assert one.reason() is ConnectionDone
-    assert one.reactor.readers == []
+    assert one.reactor.readers_after_a_while() == []
 
 
 def test_end_of_input_leaves_a_connection_that_can_half_close(connect: Connect) -> None:
@@ -261,7 +283,7 @@ def test_hung_up_connection_ends(connect: Connect, *, is_blocked: bool) -> None:
     for _ in range(2):
         one.reactor.poll()
     assert one.reason() is (ConnectionLost if is_blocked else ConnectionDone)
-    assert one.reactor.readers == []
+    assert one.reactor.readers_after_a_while() == []
 
 
 @each("state", ["reading is paused", "input has ended"])
@@ -287,7 +309,7 @@ def test_reset_connection_ends_at_once(state: str) -> None:
             client.close()
             reactor.poll()
             assert one.reason() is ConnectionLost
-            assert reactor.readers == []
+            assert reactor.readers_after_a_while() == []
 
 
 def test_producer_is_paused_while_the_kernel_does_not_accept_all(connect: Connect) -> None:
@@ -365,6 +387,21 @@ def test_output_is_sent_at_once(one: Connection) -> None:
     one.reactor.turn()
     assert one.client.recv(20) == b"twothree"
     assert one.reactor.calls == []
+
+
+def test_end_of_a_connection_takes_no_further_turn(connect: Connect) -> None:
+    one = connect()
+
+    def respond(_: bytes) -> None:
+        one.write(b"last")
+        one.transport.loseConnection()
+
+    one.protocol.dataReceived = respond
+    one.client.send(b"request")
+    one.reactor.poll()
+    assert one.reactor.calls == []
+    assert one.reason() is ConnectionDone
+    assert one.client.recv(100) + one.client.recv(100) == b"last"
 
 
 def test_responses_of_a_turn_are_sent_together(connect: Connect) -> None:
@@ -700,7 +737,7 @@ def test_connection_whose_producer_cannot_stop_is_polled_no_more(one: Connection
     with capturedLogs() as events:
         for _ in range(3):
             one.reactor.turn()
-    assert one.reactor.readers == []
+    assert one.reactor.readers_after_a_while() == []
     assert [event["log_failure"].type for event in events] == [RuntimeError]
 
 
