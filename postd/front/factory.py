@@ -97,7 +97,7 @@ class HttpFactory(Site):
         self.secure_fields: Callable[[Request], bytes] | None = None
         self.client_of: Callable[[Request], str] = lambda _: ""
         self._group_of: Callable[[IAddress | None], str | None] = lambda _: None
-        self._groups: Counter[str] = Counter()
+        self._groups: dict[str, int] = {}  # connections by group
         self._streams: Counter[str] = Counter()  # open event streams by client
         self._stream_count = 0
         self.channels: set[HttpConnection] = set()
@@ -192,7 +192,7 @@ class HttpFactory(Site):
         return channel
 
     def _is_full(self, group: str | None) -> bool:
-        return group is not None and self._groups[group] >= max(1, self.connections_max // 2)
+        return group is not None and self._groups.get(group, 0) >= max(1, self.connections_max // 2)
 
     def add(self, channel: HttpConnection) -> None:
         """Called when a connection is made."""
@@ -223,7 +223,7 @@ class HttpFactory(Site):
 
     def _enter(self, group: str | None) -> None:
         if group is not None:
-            self._groups[group] += 1
+            self._groups[group] = self._groups.get(group, 0) + 1
 
     def _leave(self, group: str | None) -> None:
         if group is not None:

@@ -11,7 +11,9 @@ from typing import Any
 
 from msgspec import Struct
 from twisted.internet import tcp, unix
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
+from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from postd.linux import check_socket_path
@@ -21,6 +23,9 @@ from postd.twisted_private import close_without_shutdown, make_port, take_adopte
 
 ACCEPT_EVERY_S = 0.0005
 """How long a worker pauses after a connection, in seconds: about as long as a request takes."""
+
+
+_log = Logger()
 
 
 class InheritedSocket(Struct, frozen=True):
@@ -37,9 +42,8 @@ class BindingReactor(DryRunReactor):
     def __init__(self, reactor: IReactor) -> None:
         self._reactor: Any = reactor
 
-    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: object) -> IListeningPort:
-        bound: IListeningPort = self._reactor.listenTCP(port, factory, **keywords)
-        return bound
+    def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: Any) -> IListeningPort:
+        return _start(TCPPort(port, factory, reactor=self._reactor, **keywords))
 
     def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: object) -> IListeningPort:
         check_socket_path(address)  # Twisted would make a lock file first, and leave it there
@@ -49,8 +53,7 @@ class BindingReactor(DryRunReactor):
     def adoptStreamPort(self, fd: int, family: int, factory: IProtocolFactory) -> IListeningPort:
         if family == socket.AF_UNIX:
             return _start(make_port(InheritedUnixPort, self._reactor, fd, family, factory))
-        adopted: IListeningPort = self._reactor.adoptStreamPort(fd, family, factory)
-        return adopted
+        return _start(make_port(TCPPort, self._reactor, fd, family, factory))
 
 
 class AdoptingReactor(DryRunReactor):
@@ -76,6 +79,46 @@ def _start(port: tcp.Port) -> IListeningPort:
     return port
 
 
+class TCPPort(tcp.Port):
+    """A TCP socket. Stock Twisted prepares to log errors whenever it accepts; here it is called where there is one."""
+
+    def doRead(self) -> None:
+        accepted = 0
+        while accepted < self.numberAccepts:
+            try:
+                client, address = self.socket.accept()
+            except BlockingIOError:
+                break
+            except OSError:
+                super().doRead()  # it logs the error, and knows what to do without a free descriptor
+                return
+            accepted += 1
+            self._connect(client, address)
+        # As stock Twisted: more after as many as expected, else one call less, which would find none.
+        self.numberAccepts = accepted + 20 if accepted == self.numberAccepts else max(1, accepted)
+
+    def _connect(self, client: socket.socket, address: Any) -> None:
+        peer: IPv4Address | IPv6Address
+        if self.addressFamily == socket.AF_INET:
+            peer = IPv4Address("TCP", *address)
+        else:
+            if address[3]:  # the name of the scope is part of the host
+                address = socket.getnameinfo(address, socket.NI_NUMERICHOST | socket.NI_NUMERICSERV)[0], *address[1:]
+            peer = IPv6Address("TCP", *address)
+        assert self.factory is not None
+        protocol = None
+        try:
+            protocol = self.factory.buildProtocol(peer)
+            if protocol is not None:
+                number = self.sessionno
+                self.sessionno += 1
+                protocol.makeConnection(self.transport(client, protocol, address, self, number, self.reactor))
+        except BaseException:  # noqa: BLE001 - the error ends this connection only
+            _log.failure("a connection could not be accepted")
+        if protocol is None:
+            client.close()
+
+
 class _OneAtATime:
     """Mixin for ports: accepts one connection and pauses, so that other processes accept the next."""
 
@@ -90,7 +133,7 @@ class _OneAtATime:
             super().doRead()  # type: ignore[misc]
 
 
-class SharedPort(_OneAtATime, tcp.Port):
+class SharedPort(_OneAtATime, TCPPort):
     """A TCP socket that several processes accept on."""
 
 

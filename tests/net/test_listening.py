@@ -4,19 +4,25 @@ import gc
 import os
 import socket
 import stat
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
 from pytest_twisted import async_yield_fixture, ensureDeferred
 from twisted.internet import reactor as global_reactor
+from twisted.internet import tcp
+from twisted.internet.address import IPv4Address, IPv6Address
 from twisted.internet.defer import gatherResults, maybeDeferred
 from twisted.internet.endpoints import _SystemdParser
+from twisted.internet.error import ConnectionDone
 from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
+from twisted.logger import capturedLogs
+from twisted.python.failure import Failure
 from twisted.python.systemd import ListenFDs
 
 from postd.errors import ConfigError
@@ -331,6 +337,94 @@ async def test_handed_over_socket_is_not_accepted_on(listen: Bind) -> None:
         await deferLater(reactor, 0.1)
         with pytest.raises(BlockingIOError):  # neither served nor closed
             client.recv(1)
+
+
+class Recorder(Factory):
+    """Records the addresses of the client and of the server of each connection; refuses some."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.peers: list[Any] = []
+        self.ends: list[Any] = []
+        self.protocols: list[_Recorded] = []
+
+    def buildProtocol(self, addr: Any) -> Protocol:
+        self.peers.append(addr)
+        if self.fails:
+            self.fails = False
+            raise ValueError("of the first connection")
+        protocol = _Recorded(self.ends)
+        self.protocols.append(protocol)
+        return protocol
+
+    def lose_connections(self) -> None:
+        for protocol in self.protocols:
+            protocol.transport.connectionLost(Failure(ConnectionDone()))
+
+
+class _Recorded(Protocol):
+    transport: Any
+
+    def __init__(self, ends: list[Any]) -> None:
+        self._ends = ends
+
+    def connectionMade(self) -> None:
+        self._ends.append((self.transport.getPeer(), self.transport.getHost()))
+
+
+@pytest.fixture
+def dial() -> Iterator[Callable[..., list[Any]]]:
+    """Return a function that connects to these hosts, and returns the addresses of both ends as the client has them."""
+    with ExitStack() as stack:
+
+        def connect(port: tcp.Port, *hosts: str) -> list[Any]:
+            ends = []
+            for host in hosts:
+                client = stack.enter_context(socket.create_connection((host, port.getHost().port), PATIENCE_S))
+                kind = IPv6Address if ":" in host else IPv4Address
+                ends.append((kind("TCP", *client.getsockname()), kind("TCP", *client.getpeername())))
+            port.doRead()
+            return ends
+
+        yield connect
+
+
+@each(
+    "interface, hosts",
+    [
+        ("127.0.0.1", ["127.0.0.1", "127.0.0.1"]),
+        (r"\:\:1", ["::1", "::1"]),
+        ("0.0.0.0", ["127.0.0.1", "127.0.0.2", "127.0.0.1"]),
+    ],
+)
+def test_connection_has_the_addresses_of_both_its_ends(
+    dial: Callable[..., list[Any]], interface: str, hosts: list[str]
+) -> None:
+    recorder = Recorder()
+    (listener,) = bind([f"tcp:0:interface={interface}"], recorder, where="--listen", reactor=reactor)
+    try:
+        ends = dial(listener.port, *hosts)
+        assert (recorder.ends, recorder.peers) == (ends, [peer for peer, _ in ends])
+    finally:
+        recorder.lose_connections()
+        unbind([listener])
+
+
+def test_connection_that_fails_at_once_does_not_keep_others_from_being_accepted(
+    dial: Callable[..., list[Any]],
+) -> None:
+    recorder = Recorder(fails=True)
+    (listener,) = bind(["tcp:0:interface=127.0.0.1"], recorder, where="--listen", reactor=reactor)
+    try:
+        where = "127.0.0.1", _port_of(listener)
+        with socket.create_connection(where, PATIENCE_S) as failing, capturedLogs() as events:
+            (second,) = dial(listener.port, "127.0.0.1")
+            assert failing.recv(1) == b""
+        assert recorder.ends == [second]
+        assert [event["log_failure"].type for event in events] == [ValueError]
+    finally:
+        recorder.lose_connections()
+        unbind([listener])
 
 
 def _port_of(listener: Listener) -> int:
