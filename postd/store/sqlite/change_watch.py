@@ -25,35 +25,46 @@ _EVENTS_MAX_BYTES = 4096
 
 @implementer(IReadDescriptor)
 class ChangeWatch:
-    """Watches one file until `stop`.
+    """Watches one file until `stop`, while it has a function to call.
+
+    The inotify instance is kept without one: the kernel may take milliseconds to close it.
 
     Args:
         detector: of the file.
-        changed: is called after commits that may have changed posts, also after those of this process.
         reactor: polls.
 
     Attributes:
         fault: why there is no inotify, empty if there is.
     """
 
-    def __init__(self, detector: CommitDetector, changed: Callable[[], None], reactor: IReactor) -> None:
+    def __init__(self, detector: CommitDetector, reactor: IReactor) -> None:
         self._detector = detector
-        self._changed = changed
+        self._changed: Callable[[], None] | None = None
         self._reactor = reactor
-        self._state = detector.read()
+        self._state = b""
         self._descriptor = -1
         self.fault = ""
+
+    def call(self, changed: Callable[[], None] | None) -> None:
+        """Call a function after later commits that may have changed posts, of this process, too; None: call none."""
+        self._changed = changed
+        if changed is None:
+            self._reactor.removeReader(self)
+            return
+        self._state = self._detector.read()
         try:
-            self._descriptor = _watch(detector.descriptor)
+            if self._descriptor < 0:
+                self._descriptor = _watch(self._detector.descriptor)
         except OSError as error:
             self.fault = str(error.strerror)
         else:
-            reactor.addReader(self)
+            self.fault = ""
+            self._reactor.addReader(self)
 
     def look(self) -> None:
         """Notice a commit since the last one that was noticed."""
         state = self._detector.read()
-        if state != self._state:
+        if state != self._state and self._changed is not None:
             self._state = state
             self._changed()
 

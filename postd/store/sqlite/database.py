@@ -209,13 +209,12 @@ class SqliteDatabase:
     def watch_changes(self, changed: Callable[[], None] | None) -> None:
         """Call a function after each change of posts, as `postd.store.interface.PostStore.watch_changes`."""
         self._changed = changed
+        if self._watch is None and changed is not None and self.cache.detector is not None:
+            self._watch = ChangeWatch(self.cache.detector, self._reactor)
         if self._watch is not None:
-            self._watch.stop()
-            self._watch = None
-        if changed is not None and self.cache.detector is not None:
-            self._watch = ChangeWatch(self.cache.detector, changed, self._reactor)
+            self._watch.call(changed)
             fault, before, self._watch_fault = self._watch.fault, self._watch_fault, self._watch.fault
-            if fault and fault != before:  # each first listener begins another watch
+            if fault and fault != before:  # each first listener tries again
                 self._log.warn(
                     "store: no inotify ({why}): changes of other processes reach event streams up to a second late",
                     why=fault,

@@ -66,9 +66,26 @@ async def test_without_inotify_changes_are_noticed_each_second(
         stores[0].watch_changes(lambda: None)
         assert log.lines("inotify") == [f"store: {message}"]
     stores[0].watch_changes(lambda: None)  # it works again
-    monkeypatch.setattr("postd.store.sqlite.change_watch._watch", watch)
-    stores[0].watch_changes(lambda: None)
-    assert log.lines("inotify") == [f"store: {message}"] * 2
+    assert log.lines("inotify") == [f"store: {message}"]
+
+
+@ensureDeferred
+async def test_inotify_instance_stays_open_without_listeners(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel may take milliseconds to close it, and clients decide how often there is a first listener."""
+    here, there = stores
+    here.database.file_check.stop()
+    calls: list[int] = []
+    closed: list[int] = []
+    here.watch_changes(lambda: calls.append(1))
+    with monkeypatch.context() as patched:
+        patched.setattr("postd.store.sqlite.change_watch.os.close", closed.append)
+        here.watch_changes(None)
+        await there.add_post("unheard")
+        here.watch_changes(lambda: calls.append(2))
+    assert (closed, calls) == ([], [])
+    await there.add_post("heard")
+    await wait_until(lambda: bool(calls))
+    assert set(calls) == {2}
 
 
 @ensureDeferred
