@@ -146,6 +146,15 @@ def read_one_record(connection: Any) -> None:
     lib.SSL_clear_mode(connection._ssl, lib.SSL_MODE_AUTO_RETRY)
 
 
+def use_socket(connection: Any, descriptor: int) -> None:
+    """Let OpenSSL read and send for a TLS connection whose input and output have been in memory; both must be empty.
+
+    pyOpenSSL can do so for a new connection only.
+    """
+    _openssl().lib.SSL_set_fd(connection._ssl, descriptor)  # frees what is in memory
+    connection._into_ssl = connection._from_ssl = None
+
+
 @cache
 def _openssl() -> Any:
     from cryptography.hazmat.bindings import _rust  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)

@@ -69,6 +69,7 @@ from postd.twisted_private import (
     send_pieces,
     systemd_sockets,
     take_adopted_socket,
+    use_socket,
 )
 from tests.cases import each
 from tests.helpers import make_certificate
@@ -201,6 +202,18 @@ def test_read_of_a_connection_does_not_go_on_without_data() -> None:
     read_one_record(connection)
     library = _rust._openssl.lib  # noqa: SLF001 - pyOpenSSL returns no mode
     assert not library.SSL_set_mode(connection._ssl, 0) & library.SSL_MODE_AUTO_RETRY  # noqa: SLF001 - as above
+
+
+def test_connection_in_memory_gets_a_socket() -> None:
+    connection = SSL.Connection(SSL.Context(SSL.TLS_METHOD), None)
+    connection.set_connect_state()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        use_socket(connection, ours.fileno())
+        ours.settimeout(0)
+        with pytest.raises(SSL.WantReadError):
+            connection.do_handshake()
+        assert theirs.recv(1) == b"\x16"  # a handshake record: ClientHello
 
 
 class TwistdLogTests:

@@ -150,10 +150,10 @@ class Certificate:
         self.can_resume = can_set_ticket_keys(self._context)
         self._set_tickets()
 
-    def accept(self, socket: socket | None) -> SSL.Connection:
-        """Return the TLS of a new connection; without a socket its input and output stay in memory."""
+    def accept(self) -> SSL.Connection:
+        """Return the TLS of a new connection, whose input and output stay in memory."""
         kind = _AskingConnection if self._asks_clients else SSL.Connection
-        connection = kind(self._context, socket)
+        connection = kind(self._context, None)
         connection.set_accept_state()
         read_one_record(connection)
         if not self._has_tickets:

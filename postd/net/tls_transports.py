@@ -1,4 +1,4 @@
-"""Transports of TLS connections: the socket belongs to OpenSSL, which reads and sends by itself.
+"""Transports of TLS connections: after the handshake the socket belongs to OpenSSL, which reads and sends by itself.
 
 Stock Twisted reads and sends for OpenSSL, and passes each record through two buffers in memory. Here a connection is
 polled, sends, and holds its output as a plain one (`postd.net.transports`); docs/explanation/front.md lists the
@@ -28,10 +28,14 @@ from zope.interface import implementer
 from postd.net.tls import Certificate
 from postd.net.transports import Poller, TCPTransport
 from postd.reactor import IReactor
-from postd.twisted_private import buffered_bytes
+from postd.twisted_private import buffered_bytes, use_socket
 
 HANDSHAKES_PER_TURN = 4
 """How many connections go on with their handshake in one turn of the reactor, in less than a millisecond."""
+
+HANDSHAKE_BYTES = 4096
+"""How much of a handshake a connection reads in a turn. OpenSSL itself would read all that arrives: a ClientHello in
+records of a byte takes it a tenth of a second."""
 
 RECORD_BYTES = 16 * 1024
 """The most that a record holds. OpenSSL reads one at a time, so that nothing is left in it that epoll does not see."""
@@ -141,6 +145,7 @@ class TLSTransport(TCPTransport):
     _poller: TLSPoller
     _tls: Any = None  # an `SSL.Connection`
     _is_shaking_hands = True
+    _handshake_output = b""  # which the kernel has not accepted
     _reads_when_writable = False
 
     def __init__(self, *arguments: object, poller: TLSPoller, certificate: Certificate) -> None:
@@ -206,20 +211,65 @@ class TLSTransport(TCPTransport):
         return None
 
     def _shake_hands(self) -> None:
-        """Go on with the handshake.
+        """Go on with the handshake, in memory; once it is done, the socket is OpenSSL's.
 
         Raises:
             SSL.Error: it is not done, or has failed.
         """
         if self._tls is None:
-            self._tls = self._certificate.accept(self.socket)
-        self._tls.do_handshake()
+            self._tls = self._certificate.accept()
+        received = []
+        try:
+            if not self._handshake_output:
+                self._receive_handshake()
+            self._tls.do_handshake()
+            self._send_handshake()
+            with suppress(SSL.WantReadError):
+                while True:  # what follows the handshake
+                    received.append(self._tls.recv(RECORD_BYTES))
+        except SSL.ZeroReturnError:
+            pass  # the next read raises it, too
+        finally:
+            self._send_handshake()
+        use_socket(self._tls, self.socket.fileno())
         self._is_shaking_hands = self._is_sending = False
         self.socket: Any = TLSSocket(self.socket, self._tls)
         if self._is_written:
             self.startWriting()
         if IHandshakeListener.providedBy(self.protocol):
             self.protocol.handshakeCompleted()
+        for data in received:
+            if not self.disconnecting:
+                self.protocol.dataReceived(data)
+
+    def _receive_handshake(self) -> None:
+        try:
+            received = self.socket.recv(HANDSHAKE_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise SSL.SysCallError(error.errno, "the connection is lost") from None
+        if not received:
+            raise SSL.SysCallError(EPIPE, "the client has ended its output")
+        self._tls.bio_write(received)
+
+    def _send_handshake(self) -> None:
+        """Send what OpenSSL has written.
+
+        Raises:
+            SSL.WantWriteError: the kernel has not accepted all of it.
+            SSL.SysCallError: the connection is lost.
+        """
+        with suppress(SSL.WantReadError):
+            while True:
+                self._handshake_output += self._tls.bio_read(RECORD_BYTES)
+        try:
+            while self._handshake_output:
+                self._handshake_output = self._handshake_output[self.socket.send(self._handshake_output) :]
+        except BlockingIOError:
+            raise SSL.WantWriteError from None
+        except OSError as error:
+            raise SSL.SysCallError(error.errno, "the connection is lost") from None
 
     def send(self) -> None:
         if self._is_shaking_hands:

@@ -48,7 +48,7 @@ class StockTLS:
         self._certificate = certificate
 
     def serverConnectionForTLS(self, tlsProtocol: object) -> SSL.Connection:
-        return self._certificate.accept(None)
+        return self._certificate.accept()
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def connect(
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(incoming, outgoing, server_hostname="localhost", session=session)
-    server = certificate.accept(None)
+    server = certificate.accept()
     ended = False
     for _ in range(10):
         with suppress(ssl.SSLWantReadError):

@@ -1,11 +1,14 @@
 """TLS connections of a port, on real sockets; the client is Python's ssl, whose records are sent as a test wants."""
 
+import fcntl
+import random
 import re
 import select
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator
+import termios
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -26,7 +29,13 @@ from zope.interface import implementer
 
 from postd.front.socket_state import unsent_bytes
 from postd.net.tls import Certificate
-from postd.net.tls_transports import HANDSHAKES_PER_TURN, RECORD_BYTES, SENT_MAX_BYTES, poll_tls_together
+from postd.net.tls_transports import (
+    HANDSHAKE_BYTES,
+    HANDSHAKES_PER_TURN,
+    RECORD_BYTES,
+    SENT_MAX_BYTES,
+    poll_tls_together,
+)
 from postd.reactor import IReactor
 from postd.twisted_private import largest_viewed
 from tests.cases import each
@@ -46,7 +55,13 @@ class TLSConnection(Connection):
     """A connection and its client, which has what has not been sent yet in `outgoing`."""
 
     def __init__(
-        self, port: Any, reactor: TurnReactor, version: ssl.TLSVersion, *, secrets: Path | None = None
+        self,
+        port: Any,
+        reactor: TurnReactor,
+        version: ssl.TLSVersion,
+        *,
+        secrets: Path | None = None,
+        protocols: Sequence[str] = (),
     ) -> None:
         ours, theirs = socket.socketpair()
         ours.settimeout(0)
@@ -55,6 +70,7 @@ class TLSConnection(Connection):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         context.maximum_version = version
+        context.set_alpn_protocols(protocols)
         if secrets is not None:
             context.keylog_filename = str(secrets)
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -129,6 +145,13 @@ class TLSConnection(Connection):
             self.client.settimeout(0)
 
         return empty
+
+
+def unread(descriptor: int) -> int:
+    """Return how many bytes wait in a socket (tcp(7): FIONREAD)."""
+    count: int
+    (count,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
+    return count
 
 
 ConnectTLS = Callable[..., TLSConnection]
@@ -210,6 +233,55 @@ def test_request_behind_the_handshake_is_read_in_the_same_turn(dial: ConnectTLS,
         one.flush()
         one.reactor.turn()
         one.receive()
+    one.request()
+    assert one.protocol.received == [b"request"]
+
+
+@VERSIONS
+def test_long_request_behind_the_handshake_is_read_whole(dial: ConnectTLS, version: ssl.TLSVersion) -> None:
+    """A part of its record is read with the handshake, the rest by OpenSSL from the socket."""
+    one = dial(version)
+    while not one.is_connected():
+        one.flush()
+        one.reactor.turn()
+        one.receive()
+    request = random.Random(1).randbytes(50_000)
+    one.tls.write(request)
+    one.flush()
+    for _ in range(10):
+        one.reactor.turn()
+    assert b"".join(one.protocol.received) == request
+    one.write(b"response")
+    assert one.read() == b"response"
+
+
+def test_client_hello_in_many_records_is_read_in_parts(dial: ConnectTLS) -> None:
+    one = dial(protocols=[*(f"protocol {number}" for number in range(100)), "http/1.1"])
+    one.is_connected()
+    hello = one.outgoing.read()[5:]
+    records = b"".join(b"\x16\x03\x01\x00\x01%c" % byte for byte in hello)
+    assert len(records) > 2 * HANDSHAKE_BYTES
+    one.client.sendall(records)
+    for turn in (1, 2):
+        one.reactor.turn()
+        assert unread(one.transport.fileno()) == len(records) - turn * HANDSHAKE_BYTES
+    one.reactor.turn()
+    one.receive()
+    one.shake_hands()
+    one.request()
+    assert one.protocol.received == [b"request"]
+
+
+@VERSIONS
+def test_handshake_that_the_kernel_does_not_accept_is_sent_later(dial: ConnectTLS, version: ssl.TLSVersion) -> None:
+    one = dial(version)
+    one.is_connected()
+    empty = one.fill()
+    one.flush()
+    for _ in range(3):
+        one.reactor.turn()
+    empty()
+    one.shake_hands()
     one.request()
     assert one.protocol.received == [b"request"]
 
