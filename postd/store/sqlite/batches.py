@@ -1,4 +1,4 @@
-"""Run the writes of a batch, and rows for the same table with one statement."""
+"""Run the writes of a batch; rows for the same table, and uses of nonces, with few statements."""
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
@@ -67,7 +67,7 @@ def run_batch(writes: Sequence[Write], connection: sqlite3.Connection) -> list[O
     done = dict[int, object]()
     for kind, run_together in TOGETHER.items():
         alike = [run for run in runs if type(run) is kind]
-        if alike:
+        if len(alike) > 1:
             done.update(run_together(alike, connection))
     return [done[id(run)] if id(run) in done else _run(run, connection) for run in runs]
 
@@ -120,7 +120,7 @@ def _statement(insert: str, columns: str, width: int, places: int) -> str:
 TOGETHER: Mapping[type, Callable[[Any, sqlite3.Connection], Mapping[int, object]]] = MappingProxyType(
     {InsertRow: _insert_together, NonceUse: use_nonces}
 )
-"""The kinds of writes of which all in a batch run together, and how: a function to their results by `id()`."""
+"""The kinds of writes of which several in a batch run together, and how: a function to their results by `id()`."""
 
 
 def _run(write: Callable[[sqlite3.Connection], object], connection: sqlite3.Connection) -> Outcome:

@@ -69,7 +69,7 @@ class CommitDetector:
     def is_long(self, frames: int) -> bool:
         """Return whether the write-ahead log has so many frames, and not all of them are copied into the database."""
         written, copied = self.log_frames()
-        return copied < written >= frames
+        return written >= frames and written > copied
 
     def touch(self) -> None:
         """Set the times of the file, which wakes up the processes that watch it (`postd.store.sqlite.change_watch`)."""

@@ -105,7 +105,10 @@ class Committer:
         return self._thread.run(self._commit_in_thread, writes)
 
     def _commit_in_thread(self, writes: Sequence[Write]) -> Sequence[Outcome]:
-        """Commit a batch, as `_commit_batch`; then copy a long log, after which batches can be quick again."""
+        """Commit a batch, as `_commit_batch`; then copy a long log, after which batches can be quick again.
+
+        Not after a synced batch: its acknowledgement would wait for that, too.
+        """
         outcomes = self._commit_batch(writes)
         connection, detector = self.connection, self.detector
         if connection and detector and not self._synced and detector.is_long(_QUICK_FRAMES_MAX):

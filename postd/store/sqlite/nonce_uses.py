@@ -1,9 +1,8 @@
 """Digest: the counts with which nonces were used, as sets of bits (`schema/0013_nonce_uses.sql`)."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
 
 from msgspec import Struct
 
@@ -42,8 +41,7 @@ def _use(uses: Sequence[NonceUse], connection: sqlite3.Connection) -> dict[int, 
             results[id(use)] = False
         else:
             parts.setdefault((use.nonce, use.count // PART_COUNTS), []).append(use)
-    places = 1 << (len(parts) - 1).bit_length() if parts else 0
-    rows = _execute(connection, _select(places), [*parts], 2, places) if parts else ()
+    rows = _execute(connection, _select, [*parts]) if parts else ()
     stored = {(nonce, part): int.from_bytes(used) for nonce, part, used in rows}
     changed = list[tuple[object, ...]]()
     for key, of_part in parts.items():
@@ -55,19 +53,21 @@ def _use(uses: Sequence[NonceUse], connection: sqlite3.Connection) -> dict[int, 
         if used != before:
             changed.append((*key, used.to_bytes(-(-used.bit_length() // 8)), of_part[0].expires))
     if changed:
-        _execute(connection, _insert(places), changed, 4, places)
+        _execute(connection, _insert, changed)
     return results
 
 
 def _execute(
-    connection: sqlite3.Connection, statement: str, rows: Sequence[tuple[object, ...]], width: int, places: int
-) -> Any:
-    """Execute a statement with some rows of values; in places left over all are NULL."""
+    connection: sqlite3.Connection, statement: Callable[[int], str], rows: Sequence[tuple[object, ...]]
+) -> sqlite3.Cursor:
+    """Execute a statement with some rows of values, at least one; in places left over all are NULL.
+
+    With powers of two for the number of places, the statements are few enough that sqlite3 keeps them compiled.
+    """
+    places = 1 << (len(rows) - 1).bit_length()
     values = [value for row in rows for value in row]
-    return connection.execute(statement, values + [None] * (width * (places - len(rows))))
-
-
-# With powers of two for `places`, the statements are few enough that sqlite3 keeps them compiled.
+    values += [None] * (len(rows[0]) * (places - len(rows)))
+    return connection.execute(statement(places), values)
 
 
 @lru_cache

@@ -559,7 +559,7 @@ async def test_counts_are_committed_without_the_writer_thread_but_for_checkpoint
     restarts, before = 0, 0
     detector = CommitDetector(str(path))
     for _ in range(200):
-        uses = [started(logins.use_nonce(os.urandom(9), 1, expires=NOW)) for number in range(8)]
+        uses = [started(logins.use_nonce(os.urandom(9), 1, expires=NOW)) for _ in range(8)]
         assert all(await gatherResults(uses))
         frames, _ = detector.log_frames()
         restarts, before = restarts + (frames < before), frames
