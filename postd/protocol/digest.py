@@ -24,13 +24,13 @@ from postd.protocol.password import decode_text
 from postd.protocol.percent import percent_decode
 
 
-def allowed_hash(made: Any) -> Any:
+def allowed_hash(constructor: Any) -> Any:
     """Return a constructor of hashes; if FIPS 140 forbids it, one that says that no security depends on the hash."""
     try:
-        made()
+        constructor()
     except ValueError:
-        return partial(made, usedforsecurity=False)
-    return made  # without the argument, a hash takes two thirds of the time
+        return partial(constructor, usedforsecurity=False)
+    return constructor  # without the argument, a hash takes two thirds of the time
 
 
 HASHES: Mapping[str, Any] = MappingProxyType({"MD5": allowed_hash(hashlib.md5), "SHA-256": hashlib.sha256})
@@ -38,7 +38,7 @@ HASHES: Mapping[str, Any] = MappingProxyType({"MD5": allowed_hash(hashlib.md5), 
 password hash: an H(A1) must be kept as secret as the password."""
 
 ALGORITHMS_BY_DIGITS: Mapping[int, str] = MappingProxyType(
-    {2 * made().digest_size: name for name, made in HASHES.items()}
+    {2 * constructor().digest_size: name for name, constructor in HASHES.items()}
 )
 """The algorithms by the number of hex digits of their hashes."""
 

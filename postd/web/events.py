@@ -79,7 +79,7 @@ class Events:
         self._store = store
         self.clock = reactor
         self.subscribers = 0
-        self._judged = 0  # those whose credentials may end
+        self._with_credentials = 0  # the number of those whose credentials may end
         self._following: dict[_Subscriber, None] = {}  # in their order
         self._latest = 0  # the revision that those have, or are being sent
         self._batch = _Batch(0)  # which led to it
@@ -136,7 +136,7 @@ class Events:
         if not self.subscribers:
             self._start(latest)
         self.subscribers += 1
-        self._judged += revalidate is not always_valid
+        self._with_credentials += revalidate is not always_valid
         data = b"retry: %d\n" % (RETRY_MIN_MS + secrets.randbelow(RETRY_MAX_MS - RETRY_MIN_MS + 1))
         if after is None:
             data += _encode_reset(latest)
@@ -175,7 +175,7 @@ class Events:
         self._following.pop(subscriber, None)
         subscriber.request.count_output(subscriber.sent_bytes)
         self.subscribers -= 1
-        self._judged -= subscriber.revalidate is not always_valid
+        self._with_credentials -= subscriber.revalidate is not always_valid
         if not self.subscribers:
             self._stop()
 
@@ -302,7 +302,7 @@ class Events:
 
     async def _look(self) -> None:
         """Let the streams of clients whose credentials have ended end."""
-        if self._judged:
+        if self._with_credentials:
             await self._for_each(self._catch_up_with_credentials)
 
     def _catch_up_with_credentials(self, subscriber: "_Subscriber") -> None:

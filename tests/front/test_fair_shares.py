@@ -190,11 +190,12 @@ class StreamTests:
     def test_stream_keeps_only_the_fields_that_are_logged(self, server: Server) -> None:
         stream = BufferedTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 1))
         connect(stream, server.site)
-        fields = b"Host: x\r\nCookie: session=1\r\nReferer: http://x/board\r\nUser-Agent: Mozilla/5.0\r\n"
-        stream.protocol.dataReceived(b"GET /stream HTTP/1.1\r\n%b\r\n" % fields)
+        logged = {b"Referer": b"http://x/board", b"User-Agent": b"Mozilla/5.0", b"X-Forwarded-For": b"192.0.2.7"}
+        lines = b"".join(b"%b: %b\r\n" % field for field in {b"Host": b"x", b"Cookie": b"session=1", **logged}.items())
+        stream.protocol.dataReceived(b"GET /stream HTTP/1.1\r\n%b\r\n" % lines)
         (channel,) = server.site.channels
         assert channel.request is not None
-        assert channel.request.fields == {b"Referer": [b"http://x/board"], b"User-Agent": [b"Mozilla/5.0"]}
+        assert channel.request.fields == {name: [value] for name, value in logged.items()}
         with capturedLogs() as events:
             end_input(stream)
             server.clock.advance(DELAY_S)
