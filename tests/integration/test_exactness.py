@@ -149,7 +149,7 @@ def test_refused_connection_is_closed_though_the_client_is_not(daemon: Daemon) -
 
 @each("name", REFUSED)
 def test_refusal_over_tls_is_received(daemon: Daemon, certificate: tuple[Path, Path], name: str) -> None:
-    """TLS has no half-closing: the response has to say where it ends."""
+    """The response says where it ends: the client goes on sending, and sees no end of the connection."""
     sent, status = REFUSED[name]
     (port,) = re.findall(r"https://127\.0\.0\.1:([0-9]+)/;", daemon.log)
     context = ssl.create_default_context(cafile=certificate[1])
