@@ -36,7 +36,7 @@ DIGEST_STEPS = (
     (2, 3, "credentials"),
     (3, 4, "throttle: failures of account and address"),
     (3, 3, "response and rspauth by H(A1), compare"),
-    (3, 4, "use the nonce count: one row, group commit"),
+    (3, 4, "use the nonce count: one bit, group commit"),
     (4, 3, "first use of this count"),
     (3, 2, "identity, rspauth"),
     (2, 1, "the protected resource"),
