@@ -20,8 +20,8 @@ from postd.twisted_private import openssl_behind
 REQUEST = encode_request("GET", "/post?limit=1", close=True)
 TRICKLE_S = 0.2
 TOGETHER_S = 3.0
-AT_ONCE = 50
-"""How many KeyUpdate messages, or renegotiations, a connection has."""
+REPEATED = 50
+"""How many ChangeCipherSpec records, KeyUpdate messages or renegotiations a connection has."""
 
 HEAD_BYTES = 5
 """The length of the head of a record."""
@@ -29,8 +29,8 @@ CHANGE_CIPHER_SPEC = b"\x14\x03\x03\0\1\1"
 """A record that a server of TLS 1.3 ignores until the handshake is done (RFC 8446 §5)."""
 
 _CONTEXT = SSL.Context(SSL.TLS_CLIENT_METHOD)
-_OLD = SSL.Context(SSL.TLS_CLIENT_METHOD)
-_OLD.set_max_proto_version(SSL.TLS1_2_VERSION)
+_TLS_1_2 = SSL.Context(SSL.TLS_CLIENT_METHOD)
+_TLS_1_2.set_max_proto_version(SSL.TLS1_2_VERSION)
 _SESSIONS: list[SSL.Session] = []
 
 
@@ -130,7 +130,7 @@ async def _split_hello(client: Client) -> bool:
 
 
 async def _change_cipher_spec(client: Client) -> bool:
-    client.writer.write(hello() + CHANGE_CIPHER_SPEC * AT_ONCE)
+    client.writer.write(hello() + CHANGE_CIPHER_SPEC * REPEATED)
     return await _stay(client)
 
 
@@ -178,7 +178,7 @@ async def _update_keys(client: Client) -> bool:
     if update is None:
         return False
     pointer = int(cast(Any, SSL)._ffi.cast("intptr_t", client.tls._ssl))  # noqa: SLF001 - there is no method for it
-    for _ in range(AT_ONCE):
+    for _ in range(REPEATED):
         update(pointer, 1)
         client.tls.do_handshake()
     return await client.ask()
@@ -187,7 +187,7 @@ async def _update_keys(client: Client) -> bool:
 async def _renegotiate(client: Client) -> bool:
     """Ask for another handshake in TLS 1.2, which the server refuses."""
     await client.shake_hands()
-    for _ in range(AT_ONCE):
+    for _ in range(REPEATED):
         client.tls.renegotiate()
         if await client.call(client.tls.do_handshake) is None:
             return False
@@ -216,7 +216,7 @@ LOADS: Mapping[str, Handshake] = {
     "request in records of a byte": Handshake(_send_in_bytes, asks=True),
     "close_notify after the request": Handshake(_end_output, asks=True),
     "KeyUpdate again and again": Handshake(_update_keys, asks=True),
-    "renegotiation (TLS 1.2)": Handshake(_renegotiate, _OLD),
+    "renegotiation (TLS 1.2)": Handshake(_renegotiate, _TLS_1_2),
 }
 """The loads by name; the first one is the measure of the others."""
 

@@ -108,7 +108,7 @@ def run(name: str, port: int, seconds: float) -> tuple[int, int]:
 
 
 async def run_clients(act: Callable[[int], Coroutine[None, None, bool]], seconds: float) -> tuple[int, int]:
-    """Run clients, each with a number; return their number, and that of those which got a response."""
+    """Run clients, each with a number; return how many there were, and how many got a response."""
     loop = asyncio.get_running_loop()
     start = loop.time()
     clients = []

@@ -58,7 +58,8 @@ RATIO_MAX = 3.0
 """The limit on the ratio of the others' p99 to that with harmless text (letters), or short pages, instead."""
 PEAK_MAX_MIB = 300.0
 """The limit on the server's memory."""
-GREET_S = 0.05
+CONNECT_PAUSE_S = 0.05
+"""The pause of the client that makes new connections, between two of them."""
 LEFT_S = 1.0
 """The time after a load in which the server must have released its descriptors."""
 
@@ -99,7 +100,7 @@ class Row(Struct, frozen=True):
         peak_mib: the largest memory of the server.
         descriptors: how many descriptors more than before the load are open a while after it.
         others: the latencies of the others.
-        greeted_s: the latencies of others with a new TLS connection each, if there is TLS.
+        connected_s: the latencies of requests with a new TLS connection each, if there is TLS.
     """
 
     name: str
@@ -109,11 +110,11 @@ class Row(Struct, frozen=True):
     peak_mib: float
     descriptors: int
     others: Latencies
-    greeted_s: list[float]
+    connected_s: list[float]
 
     @property
-    def greeted_ms(self) -> float:
-        return percentile_99(self.greeted_s) * 1000
+    def connected_ms(self) -> float:
+        return percentile_99(self.connected_s) * 1000
 
     @property
     def p99_ms(self) -> float:
@@ -250,14 +251,14 @@ def begin_load(tls: bool) -> None:  # noqa: FBT001 - a positional argument of th
         use_tls()
 
 
-def greet(port: int, seconds: float) -> list[float]:
+def connect_repeatedly(port: int, seconds: float) -> list[float]:
     """Make TLS connections one after the other, with a request each; return their latencies."""
     latencies = []
     end = time.monotonic() + seconds
     while (start := time.monotonic()) < end:
         ask(port, "GET", "/post?limit=1", tls=True)
         latencies.append(time.monotonic() - start)
-        time.sleep(GREET_S)
+        time.sleep(CONNECT_PAUSE_S)
     return latencies
 
 
@@ -270,19 +271,19 @@ def measure(name: str, issuer: str, load: Load, seconds: float, texts: Iterable[
     with (
         serving(issuer, texts) as server,
         processes.Pool(1, begin_load, [Connection.tls is not None]) as loads,
-        processes.Pool(1) as greeter,
+        processes.Pool(1) as new_connections,
     ):
         body = ask(server.plain_port, "GET", OTHERS_PATH).body
         others = OpenLoop("postd", server.plain_port, OTHERS_PATH, body)
         others.ask(OTHERS_PER_S, min(1.0, seconds), waits=True)
-        for pool in (loads, greeter):
+        for pool in (loads, new_connections):
             pool.apply(os.getpid)  # starts the process
         time.sleep(LEFT_S)
         descriptors = server.sample(0.0).descriptors
         forget_peak(server.process.pid)
         before, start = cpu_s(server.process.pid), time.monotonic()
         loading = loads.apply_async(load, (server.port, seconds))
-        greeting = greeter.apply_async(greet, (server.port, seconds)) if Connection.tls else None
+        made = new_connections.apply_async(connect_repeatedly, (server.port, seconds)) if Connection.tls else None
         try:
             latencies = others.ask(OTHERS_PER_S, seconds, waits=True)
         except BenchError as error:
@@ -292,8 +293,8 @@ def measure(name: str, issuer: str, load: Load, seconds: float, texts: Iterable[
         sent, answered = loading.get(ANSWER_MAX_S * 2)
         time.sleep(LEFT_S)
         left = server.sample(0.0).descriptors - descriptors
-        greeted = greeting.get(ANSWER_MAX_S) if greeting else []
-        row = Row(name, sent, answered, cores, peak_mib(server.process.pid), left, latencies, greeted)
+        connected_s = made.get(ANSWER_MAX_S) if made else []
+        row = Row(name, sent, answered, cores, peak_mib(server.process.pid), left, latencies, connected_s)
     print(f"{name}: {sent} sent, {answered} answered, others' p99 {row.p99_ms:.1f} ms", file=sys.stderr, flush=True)
     return row
 
@@ -363,7 +364,7 @@ def rows_table(rows: Sequence[Row]) -> str:
             "others' p99 ms",
             "ratio",
             "client late ms",
-            *(["new connections' p99 ms"] if rows[0].greeted_s else []),
+            *(["new connections' p99 ms"] if rows[0].connected_s else []),
         )
     ]
     lines += [
@@ -378,7 +379,7 @@ def rows_table(rows: Sequence[Row]) -> str:
             f"{row.p99_ms:.1f}",
             f"{ratio:.1f}",
             f"{percentile_99(row.others.own_s) * 1000:.1f}",
-            *([f"{row.greeted_ms:.1f}"] if row.greeted_s else []),
+            *([f"{row.connected_ms:.1f}"] if row.connected_s else []),
         )
         for row, ratio in zip(rows, ratios(rows), strict=True)
     ]
