@@ -187,6 +187,17 @@ class StreamTests:
         assert not stream.connected
         assert server.views.ended == 1
 
+    def test_connection_whose_stream_has_ended_has_a_timeout(self, server: Server) -> None:
+        stream = server.ask("/stream")
+        stream.read()
+        (channel,) = server.site.channels
+        assert channel.request is not None
+        channel.request.finish()
+        stream.read()
+        assert stream.connected
+        server.clock.pump([SWEEP_MAX_S] * (math.ceil(server.site.limits.idle_s / SWEEP_MAX_S) + 1))
+        assert not stream.connected
+
     def test_stream_keeps_only_the_fields_that_are_logged(self, server: Server) -> None:
         stream = BufferedTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 1))
         connect(stream, server.site)
