@@ -24,6 +24,14 @@ def test_keys_of_a_wrong_length_are_refused() -> None:
     assert not set_ticket_keys(SSL.Context(SSL.TLS_METHOD), b"short")
 
 
+def test_library_with_keys_of_another_length_has_no_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as LibreSSL."""
+    monkeypatch.setattr(openssl, "TICKET_KEYS_BYTES", 48)
+    context = SSL.Context(SSL.TLS_METHOD)
+    assert not can_set_ticket_keys(context)
+    assert not set_ticket_keys(context, bytes(48))
+
+
 @pytest.mark.parametrize("content", [b"", b"\x7fELF\1\1" + bytes(100), b"\x7fELF\2\1" + bytes(100), None])
 def test_file_without_the_symbol_has_no_function(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None

@@ -433,6 +433,14 @@ class DecoderTests:
         for first in lists:
             self.check(first, lists)
 
+    @each("order", ORDERS)
+    def test_cnonce_is_not_taken_for_a_byte_of_another_value(self, order: str) -> None:
+        """The user name is in Latin-1 the character that the cnonce is in UTF-8."""
+        first, other = (
+            ordered(order, cnonce="\xe9", username="<>").replace(b"<>", username) for username in (b"\xe9", b"e")
+        )
+        self.check(first, [other])
+
     def test_first_use_of_a_nonce_is_not_kept(self) -> None:
         decoder = DigestDecoder()
         first, second = (decoder.decode(ordered("curl", nc="00000001")) for _ in range(2))

@@ -500,6 +500,17 @@ class AccessTests:
         listener.wait(60 + LOOK_EVERY_S)
         assert not listener.transport.connected
 
+    def test_end_of_the_session_ends_a_stream_without_events(self, make: Callable[..., InMemoryApi]) -> None:
+        """The client reads all along, so that nothing but the check at intervals notices it."""
+        api = make('[api]\nread = ["session"]\n[session]\nidle = "5m"\n')
+        transport = MemoryTransport()
+        request = f"GET /post/events HTTP/1.0\r\nHost: x\r\nCookie: {sign_in(api)}\r\n\r\n"
+        connect(transport, api.site).dataReceived(request.encode())
+        api.clock.pump([1] * (5 * 60 - 1))
+        assert transport.connected
+        api.clock.pump([1] * (LOOK_EVERY_S + 1))
+        assert not transport.connected
+
     @pytest.mark.parametrize("scheme", ["basic", "digest"])
     def test_removed_user_gets_no_more_events(self, make: Callable[..., InMemoryApi], scheme: str) -> None:
         api = make(f'[api]\nread = ["{scheme}"]\nwrite = ["open"]\n')

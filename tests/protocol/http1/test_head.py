@@ -2,7 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
-from itertools import product
+from itertools import permutations, product
 from typing import Any
 
 import pytest
@@ -315,6 +315,17 @@ def test_heads_with_another_authorization_are_decoded_as_alone() -> None:
         if decoding(decoder.decode, second) != alone[second]:
             wrong.append((first, second))
     assert wrong == []
+
+
+def test_kept_surroundings_of_authorization_are_those_of_the_last_head() -> None:
+    """Also after a head that differs in its first line alone."""
+    decoder = HeadDecoder(title)
+    heads = [
+        b"GET %b HTTP/1.1\r\nHost: x\r\nAuthorization: %b" % parts for parts in product((b"/a", b"/b"), (b"c", b"d"))
+    ]
+    for order in permutations(heads):
+        for head in order:
+            assert decoding(decoder.decode, head) == decode_head(head, title), order
 
 
 def test_field_beside_another_authorization_is_decoded_once() -> None:
