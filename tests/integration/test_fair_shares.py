@@ -33,6 +33,11 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     with Daemon(folder, "-c", "postd.toml") as daemon:
         with closing(sqlite3.connect(folder / "postd.db")) as connection, connection:
             connection.executemany("INSERT INTO post (post) VALUES (?)", [("\x01" * 140,)] * POSTS)
+        before = descriptors(daemon)
+        with connect(daemon) as stream:
+            stream.sendall(STREAM)
+            assert status_of(stream) == 200
+        wait_for_descriptors(daemon, before + 1)  # the inotify instance of the first stream stays open
         yield daemon
         assert "Traceback" not in daemon.log
 
