@@ -14,7 +14,7 @@ from OpenSSL import SSL
 
 from bench.heavy import HELD_S, SOURCE, run_clients
 from bench.soaking.wire import encode_request
-from postd.net.openssl import _function
+from postd.net.openssl import find_function
 from postd.twisted_private import openssl_behind
 
 REQUEST = encode_request("GET", "/post?limit=1", close=True)
@@ -174,7 +174,7 @@ async def _update_keys(client: Client) -> bool:
     """Ask for new keys of the server, again and again."""
     await client.shake_hands()
     file, _ = openssl_behind(_CONTEXT)
-    update = _function(file, "SSL_key_update", PYFUNCTYPE(c_int, c_void_p, c_int))
+    update = find_function(file, "SSL_key_update", PYFUNCTYPE(c_int, c_void_p, c_int))
     if update is None:
         return False
     pointer = int(cast(Any, SSL)._ffi.cast("intptr_t", client.tls._ssl))  # noqa: SLF001 - there is no method for it

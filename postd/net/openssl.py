@@ -55,8 +55,8 @@ def can_set_ticket_keys(context: SSL.Context) -> bool:
 
 def _ticket_functions(context: SSL.Context) -> tuple[Callable[..., int], Callable[..., int]] | None:
     file, pointer = openssl_behind(context)
-    set_number = _function(file, "SSL_CTX_set_num_tickets", _SET_NUMBER)
-    control = _function(file, "SSL_CTX_ctrl", _CONTROL)
+    set_number = find_function(file, "SSL_CTX_set_num_tickets", _SET_NUMBER)
+    control = find_function(file, "SSL_CTX_ctrl", _CONTROL)
     if set_number is None or control is None:
         return None
     # Without keys it returns their length, which is another one in LibreSSL.
@@ -65,7 +65,7 @@ def _ticket_functions(context: SSL.Context) -> tuple[Callable[..., int], Callabl
 
 
 @cache
-def _function(file: Path, name: str, prototype: Callable[..., Callable[..., int]]) -> Callable[..., int] | None:
+def find_function(file: Path, name: str, prototype: Callable[..., Callable[..., int]]) -> Callable[..., int] | None:
     """Return a function of OpenSSL; None if it is not found."""
     with suppress(OSError, ValueError, LookupError, struct.error):  # of a file that is gone, or of another format
         library = PyDLL(str(file), os.RTLD_NOLOAD)

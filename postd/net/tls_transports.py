@@ -146,6 +146,7 @@ class TLSTransport(TCPTransport):
     _tls: Any = None  # an `SSL.Connection`
     _is_shaking_hands = True
     _handshake_output = b""  # which the kernel has not accepted
+    _early_input: tuple[bytes, ...] = ()  # which has arrived behind the handshake
     _reads_when_writable = False
 
     def __init__(self, *arguments: object, poller: TLSPoller, certificate: Certificate) -> None:
@@ -218,15 +219,14 @@ class TLSTransport(TCPTransport):
         """
         if self._tls is None:
             self._tls = self._certificate.accept()
-        received = []
         try:
             if not self._handshake_output:
                 self._receive_handshake()
             self._tls.do_handshake()
             self._send_handshake()
             with suppress(SSL.WantReadError):
-                while True:  # what follows the handshake
-                    received.append(self._tls.recv(RECORD_BYTES))
+                while True:
+                    self._early_input += (self._tls.recv(RECORD_BYTES),)
         except SSL.ZeroReturnError:
             pass  # the next read raises it, too
         finally:
@@ -238,6 +238,7 @@ class TLSTransport(TCPTransport):
             self.startWriting()
         if IHandshakeListener.providedBy(self.protocol):
             self.protocol.handshakeCompleted()
+        received, self._early_input = self._early_input, ()
         for data in received:
             if not self.disconnecting:
                 self.protocol.dataReceived(data)

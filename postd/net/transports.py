@@ -46,7 +46,7 @@ before it pauses the producer. Otherwise a long response would be sent in one tu
 HELD_MAX = 32
 """How many connections hold a response until all readable connections are read: about 2 MiB at most."""
 
-REST_S = 1
+IDLE_POLLED_S = 1
 """How long a port without connections is polled, in seconds. To begin and to end it takes as long as a short read."""
 
 _HUNG_UP = EPOLLERR | EPOLLHUP
@@ -97,7 +97,7 @@ class Poller:
         self._written: list[Polled] = []
         self._long: deque[Polled] = deque()
         self._sending: IDelayedCall | None = None
-        self._resting: IDelayedCall | None = None
+        self._idle_end: IDelayedCall | None = None
         self._is_polled = False  # by the reactor
         self.reading = False
         """Whether connections are being read; they send at the end of this, if not before."""
@@ -121,11 +121,11 @@ class Poller:
         descriptor = connection.fileno()
         if self._connections.pop(descriptor, None) is not None:
             self._epoll.unregister(descriptor)
-            if not self._connections and self._resting is None:
-                self._resting = self._reactor.callLater(REST_S, self._rest)
+            if not self._connections and self._idle_end is None:
+                self._idle_end = self._reactor.callLater(IDLE_POLLED_S, self._end_idle_polling)
 
-    def _rest(self) -> None:
-        self._resting = None
+    def _end_idle_polling(self) -> None:
+        self._idle_end = None
         if not self._connections:
             self._is_polled = False
             self._reactor.removeReader(self)

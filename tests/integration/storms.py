@@ -89,7 +89,7 @@ class Storm:
         found: dict[str, int] = {}
         inodes = set()
         for file in (self.path, *sorted(self.kept.iterdir())):
-            if file.stat().st_ino in inodes or file.name.endswith(("-wal", "-shm")):
+            if file.name.endswith(("-wal", "-shm")) or file.stat().st_ino in inodes:  # SQLite may remove the former
                 continue
             inodes.add(file.stat().st_ino)
             try:

@@ -42,7 +42,7 @@ def test_file_without_the_symbol_has_no_function(
         file.write_bytes(content)
     symbols = openssl._symbols  # noqa: SLF001 - the file that it reads cannot be chosen otherwise
     monkeypatch.setattr(openssl, "_symbols", lambda _, names: symbols(file, names))
-    monkeypatch.setattr(openssl, "_function", openssl._function.__wrapped__)  # noqa: SLF001 - what it finds is cached
+    monkeypatch.setattr(openssl, "find_function", openssl.find_function.__wrapped__)
     context = SSL.Context(SSL.TLS_METHOD)
     assert not can_set_ticket_keys(context)
     assert not set_ticket_keys(context, bytes(TICKET_KEYS_BYTES))
@@ -55,7 +55,7 @@ def test_file_that_was_replaced_after_it_was_loaded_has_no_function(tmp_path: Pa
     file, new = tmp_path / original.name, tmp_path / "new"
     copyfile(original, file)
     library = PyDLL(str(file))  # a second copy, of which nothing is called
-    find = partial(openssl._function.__wrapped__, file, "SSL_CTX_ctrl", openssl._CONTROL)  # noqa: SLF001 - as above
+    find = partial(openssl.find_function.__wrapped__, file, "SSL_CTX_ctrl", openssl._CONTROL)  # noqa: SLF001 - as above
     assert find() is not None
     content = file.read_bytes()
     code = openssl._symbols(file, (name,))[name].code  # noqa: SLF001 - as above
@@ -69,5 +69,5 @@ def test_file_that_is_not_loaded_is_not_loaded(tmp_path: Path) -> None:
     original, _ = openssl_behind(SSL.Context(SSL.TLS_METHOD))
     file = tmp_path / original.name
     copyfile(original, file)
-    assert openssl._function.__wrapped__(file, "SSL_CTX_ctrl", openssl._CONTROL) is None  # noqa: SLF001 - as above
+    assert openssl.find_function.__wrapped__(file, "SSL_CTX_ctrl", openssl._CONTROL) is None  # noqa: SLF001 - as above
     assert str(file) not in Path("/proc/self/maps").read_text()
