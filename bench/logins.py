@@ -2,16 +2,18 @@
 
 import base64
 import hashlib
+import itertools
 import json
 import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from http import HTTPStatus
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -83,27 +85,32 @@ def token_fields(folder: Path, server: Server, _port: int, _count: int) -> Field
     return Fields([f"Authorization: Bearer {made.stdout.strip()}"])
 
 
-def digest_fields(server: Server, port: int, count: int) -> Fields:
-    """Return responses to one challenge, with counts from 1 on (RFC 7616 §3.4), and the cookie that came with it."""
-    refused = ask(port, "GET", "/post").headers
-    challenges = " ".join(refused.get_all("WWW-Authenticate", []))
-    found = re.search(r'nonce="([^"]+)"', challenges)
-    if found is None:
-        raise BenchError(f"{server.name}: GET /post was answered without a nonce: {challenges}")
-    opaque = re.search(r'opaque="[^"]*"', challenges)
+def digest_fields(server: Server, port: int, count: int, *, nonces: int = 1) -> Fields:
+    """Return responses to challenges in turn, with counts from 1 on (RFC 7616 §3.4), and the cookie of the last one."""
+    each = list[Iterator[str]]()
+    for _ in range(nonces):
+        refused = ask(port, "GET", "/post").headers
+        challenges = " ".join(refused.get_all("WWW-Authenticate", []))
+        found = re.search(r'nonce="([^"]+)"', challenges)
+        if found is None:
+            raise BenchError(f"{server.name}: GET /post was answered without a nonce: {challenges}")
+        opaque = re.search(r'opaque="[^"]*"', challenges)
+        each.append(digest_responses(found[1], opaque[0] if opaque else ""))
     cookie = cookie_of(refused.get("Set-Cookie", ""))
-    nonce, cnonce = found[1], "0a4f113b0a4f113b"
-    ha1, ha2 = digest_secret(), md5("GET:/post")
-    start = ", ".join(
-        [
-            f'Authorization: Digest username="{USER}", realm="{REALM}", nonce="{nonce}", uri="/post"',
-            f'algorithm=MD5, qop=auth, cnonce="{cnonce}"',
-            *([opaque[0]] if opaque else []),
-        ]
+    return Fields(
+        list(islice(chain.from_iterable(zip(*each, strict=True)), count)), f"Cookie: {cookie}" if cookie else ""
     )
-    counts = (f"{number:08x}" for number in range(1, count + 1))
-    each = [f'{start}, nc={nc}, response="{md5(f"{ha1}:{nonce}:{nc}:{cnonce}:auth:{ha2}")}"' for nc in counts]
-    return Fields(each, f"Cookie: {cookie}" if cookie else "")
+
+
+def digest_responses(nonce: str, opaque: str) -> Iterator[str]:
+    """Yield the responses to a challenge."""
+    ha1, ha2 = digest_secret(), md5("GET:/post")
+    start = f'Authorization: Digest username="{USER}", realm="{REALM}", nonce="{nonce}", uri="/post"'
+    more = f", {opaque}" if opaque else ""
+    for number in itertools.count(1):
+        nc, cnonce = f"{number:08x}", f"{hash((nonce, number)) & (1 << 64) - 1:016x}"
+        response = md5(f"{ha1}:{nonce}:{nc}:{cnonce}:auth:{ha2}")
+        yield f'{start}, algorithm=MD5, qop=auth, cnonce="{cnonce}"{more}, nc={nc}, response="{response}"'
 
 
 def digest_secret() -> str:

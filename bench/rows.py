@@ -295,6 +295,12 @@ ROWS = {
         blacksheep("logins:make_digest", access_log=False),
         flask("logins:make_digest()", access_log=False),
     ),
+    "digest-clients": side_by_side(
+        partial(measure_known, partial(digest_fields, nonces=32)),
+        POSTD_PROTECTED_NO_LOG,
+        falcon("logins:make_digest", access_log=False),
+        blacksheep("logins:make_digest", access_log=False),
+    ),
     "session": side_by_side(
         partial(measure_known, session_fields),
         POSTD_PROTECTED,
