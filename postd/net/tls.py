@@ -27,7 +27,7 @@ from twisted.internet.ssl import AcceptableCiphers, CertificateOptions
 
 from postd.errors import UnusableCertificateError
 from postd.net.openssl import TICKET_KEYS_BYTES, can_set_ticket_keys, set_ticket_keys
-from postd.twisted_private import complete_endpoints, read_one_record
+from postd.twisted_private import complete_endpoints
 
 complete_endpoints()
 
@@ -155,7 +155,6 @@ class Certificate:
         kind = _AskingConnection if self._asks_clients else SSL.Connection
         connection = kind(self._context, None)
         connection.set_accept_state()
-        read_one_record(connection)
         if not self._has_tickets:
             connection.set_options(SSL.OP_NO_TICKET)
         return connection

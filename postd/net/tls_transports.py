@@ -28,7 +28,7 @@ from zope.interface import implementer
 from postd.net.tls import Certificate
 from postd.net.transports import Poller, TCPTransport
 from postd.reactor import IReactor
-from postd.twisted_private import buffered_bytes, use_socket
+from postd.twisted_private import buffered_bytes, read_one_record, use_socket
 
 HANDSHAKES_PER_TURN = 4
 """How many connections go on with their handshake in one turn of the reactor, in less than a millisecond."""
@@ -231,6 +231,8 @@ class TLSTransport(TCPTransport):
             pass  # the next read raises it, too
         finally:
             self._send_handshake()
+        # Before, OpenSSL reads on until nothing is left in memory, also behind a record without data.
+        read_one_record(self._tls)
         use_socket(self._tls, self.socket.fileno())
         self._is_shaking_hands = self._is_sending = False
         self.socket: Any = TLSSocket(self.socket, self._tls)

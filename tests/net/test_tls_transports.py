@@ -255,6 +255,23 @@ def test_long_request_behind_the_handshake_is_read_whole(dial: ConnectTLS, versi
     assert one.read() == b"response"
 
 
+def test_request_behind_key_updates_behind_the_handshake_is_read(dial: ConnectTLS, tmp_path: Path) -> None:
+    """OpenSSL stops at each of them, though more has been read from the socket."""
+    secrets = tmp_path / "secrets"
+    one = dial(secrets=secrets)
+    while not one.is_connected():
+        one.flush()
+        one.reactor.turn()
+        one.receive()
+    updates = KeyUpdates(secrets)
+    one.client.sendall(one.outgoing.read() + updates.next() + updates.next() + updates.seal(b"request\x17"))
+    for _ in range(5):
+        one.reactor.turn()
+    assert (one.protocol.received, one.reason()) == ([b"request"], None)
+    one.write(b"response")
+    assert one.read() == b"response"
+
+
 def test_client_hello_in_many_records_is_read_in_parts(dial: ConnectTLS) -> None:
     one = dial(protocols=[*(f"protocol {number}" for number in range(100)), "http/1.1"])
     one.is_connected()
@@ -526,11 +543,14 @@ class KeyUpdates:
 
     def next(self) -> bytes:
         """Return the next message, as the first record under its key."""
-        head = b"\x17\x03\x03" + struct.pack("!H", 6 + 16)
-        message = b"\x18\0\0\1\1" + b"\x16"
-        sealed = AESGCM(self._expand(b"key", 16)).encrypt(self._expand(b"iv", 12), message, head)
+        record = self.seal(b"\x18\0\0\1\1" + b"\x16")
         self._secret = self._expand(b"traffic upd", 32)
-        return head + sealed
+        return record
+
+    def seal(self, message: bytes) -> bytes:
+        """Return the first record under a key, of a message and its type."""
+        head = b"\x17\x03\x03" + struct.pack("!H", len(message) + 16)
+        return head + AESGCM(self._expand(b"key", 16)).encrypt(self._expand(b"iv", 12), message, head)
 
 
 def test_key_updates_while_the_client_does_not_read_are_answered_when_it_reads(
