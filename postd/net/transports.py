@@ -168,7 +168,7 @@ class Poller:
     def doRead(self) -> None:
         connections = self._connections
         self.reading = True
-        for descriptor, event in self._epoll.poll(0, len(connections)):
+        for descriptor, event in self._epoll.poll(0, len(connections) or 1):  # the last one may just have been closed
             connection = connections.get(descriptor)
             if connection is not None:  # else one that was handled before has closed it
                 connection.handle(event)

@@ -253,6 +253,19 @@ def test_connection_that_another_one_has_closed_is_not_read(connect: Connect) ->
     assert (other.protocol.received, other.reason()) == ([], ConnectionDone)
 
 
+def test_connections_that_another_descriptor_has_closed_in_the_turn_are_not_read(connect: Connect) -> None:
+    one = connect()
+    one.client.send(b"x")
+    (poller,) = one.reactor.readers
+    assert select.select([poller], [], [], 0)[0] == [poller]
+    one.transport.connectionLost(Failure(ConnectionDone()))
+    poller.doRead()
+    other = connect()
+    other.client.send(b"x")
+    other.reactor.poll()
+    assert (one.protocol.received, other.protocol.received) == ([], [b"x"])
+
+
 def test_end_of_input_ends_the_connection(one: Connection) -> None:
     one.client.shutdown(socket.SHUT_WR)
     one.reactor.poll()
