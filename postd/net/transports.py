@@ -89,7 +89,9 @@ class Poller:
     """
 
     def __init__(self, reactor: IReactor, port: Any = None) -> None:
-        self.has_one_address = getattr(port, "interface", "") not in _ANY_ADDRESS
+        # Of the socket: there are many ways to write any address.
+        is_bound = getattr(port, "socket", None) is not None
+        self.has_one_address = is_bound and getattr(port.getHost(), "host", "") not in _ANY_ADDRESS
         self.address: IPv4Address | IPv6Address | None = None
         self._reactor = reactor
         self._epoll = epoll()
