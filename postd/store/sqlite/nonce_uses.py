@@ -81,5 +81,5 @@ def _insert(places: int) -> str:
     rows = ", ".join(["(?, ?, ?, ?)"] * places)
     return (
         f"INSERT INTO nonce_use SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL "  # noqa: S608 - only places
-        "ON CONFLICT DO UPDATE SET used = excluded.used"
+        "ON CONFLICT (nonce, part) DO UPDATE SET used = excluded.used"
     )
