@@ -18,7 +18,7 @@ del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 _SHORT_LIVED = _RUN.format(change=f"from postd.net import listening; listening.TICKET_KEY_LIFETIME_S = {LIFETIME_S}")
-_NOT_FOUND = _RUN.format(change="from postd.net import openssl; openssl._function = lambda *_: None")
+_NOT_FOUND = _RUN.format(change="from postd.net import openssl; openssl.find_function = lambda *_: None")
 
 
 class Client:

@@ -45,5 +45,8 @@ def test_browser_is_named_with_its_system(user_agent: str, words: str) -> None:
 @given(st.binary() | st.text(alphabet="FirefoxChromeSafari/ .1<>").map(str.encode))
 def test_words_are_never_those_of_the_client(user_agent: bytes) -> None:
     browser, _, system = describe_browser(user_agent).partition(" on ")
-    assert browser in {UNKNOWN, "Firefox", "Chrome", "Safari", "Edge", "Opera", "curl", "Wget", "Vivaldi"}
+    assert browser in {
+        UNKNOWN, "Firefox", "Chrome", "Safari", "Edge", "Opera", "Samsung Internet", "Vivaldi",
+        "curl", "Wget", "HTTPie", "requests", "httpx",
+    }  # fmt: skip
     assert system in {"", "Windows", "Linux", "Android", "macOS", "iPhone", "iPad", "ChromeOS", "FreeBSD"}
