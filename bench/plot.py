@@ -19,6 +19,7 @@ PICTURE = ROOT / "docs" / "pictures" / "speed.svg"
 
 ROWS = {
     "get20": "GET /post, 20 posts",
+    "tls": "GET /post, 20 posts, over TLS",
     "page": "GET /post?limit=20 of 1,000 posts",
     "post": "POST, answered after the sync",
     "mixed": "9 GET of 20 posts, 1 PUT",
