@@ -71,7 +71,7 @@ def find_function(file: Path, name: str, prototype: Callable[..., Callable[..., 
         library = PyDLL(str(file), os.RTLD_NOLOAD)
         with suppress(AttributeError):
             return prototype((name, library))  # of the shared library that it uses
-        exported = f"PyInit_{file.name.partition('.')[0]}"
+        exported = entry_point(library, file)
         symbols = _symbols(file, (name, exported))
         known = cast(library[exported], c_void_p).value
         assert known is not None
@@ -79,6 +79,19 @@ def find_function(file: Path, name: str, prototype: Callable[..., Callable[..., 
         if _is_in_memory(symbols[exported].code, known, known) and _is_in_memory(symbols[name].code, address, known):
             return prototype(address)
     return None
+
+
+def entry_point(library: PyDLL, file: Path) -> str:
+    """Return the name of the function by which Python loads an extension module.
+
+    Raises:
+        LookupError: it has none.
+    """
+    module = file.name.partition(".")[0]
+    for name in (f"PyInit_{module}", f"PyModExport_{module}"):  # the second since Python 3.15 (PEP 793)
+        if hasattr(library, name):
+            return name
+    raise LookupError(module)
 
 
 class _Symbol(Struct, frozen=True):

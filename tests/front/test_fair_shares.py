@@ -212,6 +212,9 @@ class StreamTests:
             server.clock.advance(DELAY_S)
         assert '"http://x/~5" "Mozilla/5.0"' in "".join(event.get("lines", "") for event in events)
 
+    @pytest.mark.skipif(
+        sys.version_info >= (3, 14), reason="how many names are shared depends on the version of CPython"
+    )
     def test_connection_of_a_stream_shares_the_names_of_its_attributes(self, server: Server) -> None:
         """An object that has others than the first ones of its class takes 600 bytes more."""
         reactor = TurnReactor()

@@ -48,7 +48,7 @@ def test_file_without_the_symbol_has_no_function(
     assert not set_ticket_keys(context, bytes(TICKET_KEYS_BYTES))
 
 
-@pytest.mark.parametrize("name", ["SSL_CTX_ctrl", "PyInit__rust"])
+@pytest.mark.parametrize("name", ["SSL_CTX_ctrl", ""], ids=["the function", "the entry point"])
 def test_file_that_was_replaced_after_it_was_loaded_has_no_function(tmp_path: Path, name: str) -> None:
     """What is at the address of the new file would be another function."""
     original, _ = openssl_behind(SSL.Context(SSL.TLS_METHOD))
@@ -58,11 +58,19 @@ def test_file_that_was_replaced_after_it_was_loaded_has_no_function(tmp_path: Pa
     find = partial(openssl.find_function.__wrapped__, file, "SSL_CTX_ctrl", openssl._CONTROL)  # noqa: SLF001 - as above
     assert find() is not None
     content = file.read_bytes()
+    name = name or openssl.entry_point(library, file)
     code = openssl._symbols(file, (name,))[name].code  # noqa: SLF001 - as above
     new.write_bytes(content.replace(code, code[::-1]))
     new.replace(file)
     assert find() is None
     del library
+
+
+def test_library_without_the_function_that_is_no_module_of_python_has_none() -> None:
+    (libc,) = {
+        Path(line.split()[-1]) for line in Path("/proc/self/maps").read_text().splitlines() if "/libc.so" in line
+    }
+    assert openssl.find_function.__wrapped__(libc, "SSL_CTX_ctrl", openssl._CONTROL) is None  # noqa: SLF001 - as above
 
 
 def test_file_that_is_not_loaded_is_not_loaded(tmp_path: Path) -> None:
