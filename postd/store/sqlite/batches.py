@@ -2,7 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count, repeat
 from types import MappingProxyType
 from typing import Any
@@ -12,9 +12,7 @@ from msgspec import Struct
 from postd.errors import PostdError, StoreFullError
 from postd.store.group_commit import Outcome
 from postd.store.sqlite.nonce_uses import NonceUse, use_nonces
-
-ROWS_MAX = 128
-"""Rows that one statement inserts: SQLite before 3.32 accepts no more than 999 values."""
+from postd.store.sqlite.rows import ROWS_MAX, execute_rows
 
 
 class InsertRow(Struct, frozen=True):
@@ -97,19 +95,13 @@ def _insert_together(rows: Sequence[InsertRow], connection: sqlite3.Connection) 
 
 def _insert(connection: sqlite3.Connection, rows: Sequence[InsertRow]) -> sqlite3.Cursor:
     first = rows[0]
-    width = len(first.values)
-    places = 1 << (len(rows) - 1).bit_length()
-    values = [value for row in rows for value in row.values]
-    values += [None] * (width * (places - len(rows)))
-    return connection.execute(_statement(first.insert, first.columns, width, places), values)
+    statement = partial(_statement, first.insert, first.columns, len(first.values))
+    return execute_rows(connection, statement, [row.values for row in rows])
 
 
 @lru_cache
 def _statement(insert: str, columns: str, width: int, places: int) -> str:
-    """Return the statement that inserts up to `places` rows of `width` values; in places left over all are NULL.
-
-    With powers of two for `places`, the statements are few enough that sqlite3 keeps them compiled.
-    """
+    """Return the statement that inserts up to `places` rows of `width` values; in places left over all are NULL."""
     place = f"({', '.join('?' * width)})"
     if places == 1 and columns == "*":
         return f"{insert} VALUES {place}"

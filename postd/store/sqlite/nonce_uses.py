@@ -1,16 +1,15 @@
 """Digest: the counts with which nonces were used, as sets of bits (`schema/0013_nonce_uses.sql`)."""
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 from msgspec import Struct
 
+from postd.store.sqlite.rows import ROWS_MAX, execute_rows
+
 PART_COUNTS = 1024
 """How many counts of a nonce are in one row."""
-
-_USES_MAX = 128
-"""How many uses are looked up by one statement: SQLite before 3.32 accepts no more than 999 values."""
 
 
 class NonceUse(Struct, frozen=True):
@@ -27,8 +26,8 @@ class NonceUse(Struct, frozen=True):
 def use_nonces(uses: Sequence[NonceUse], connection: sqlite3.Connection) -> dict[int, bool]:
     """Note uses of nonces; return the results by the `id()` of the use."""
     results = dict[int, bool]()
-    for start in range(0, len(uses), _USES_MAX):
-        results.update(_use(uses[start : start + _USES_MAX], connection))
+    for start in range(0, len(uses), ROWS_MAX):
+        results.update(_use(uses[start : start + ROWS_MAX], connection))
     return results
 
 
@@ -41,7 +40,7 @@ def _use(uses: Sequence[NonceUse], connection: sqlite3.Connection) -> dict[int, 
             results[id(use)] = False
         else:
             parts.setdefault((use.nonce, use.count // PART_COUNTS), []).append(use)
-    rows = _execute(connection, _select, [*parts]) if parts else ()
+    rows = execute_rows(connection, _select, [*parts]) if parts else ()
     stored = {(nonce, part): int.from_bytes(used) for nonce, part, used in rows}
     changed = list[tuple[object, ...]]()
     for key, of_part in parts.items():
@@ -53,21 +52,8 @@ def _use(uses: Sequence[NonceUse], connection: sqlite3.Connection) -> dict[int, 
         if used != before:
             changed.append((*key, used.to_bytes(-(-used.bit_length() // 8)), of_part[0].expires))
     if changed:
-        _execute(connection, _insert, changed)
+        execute_rows(connection, _insert, changed)
     return results
-
-
-def _execute(
-    connection: sqlite3.Connection, statement: Callable[[int], str], rows: Sequence[tuple[object, ...]]
-) -> sqlite3.Cursor:
-    """Execute a statement with some rows of values, at least one; in places left over all are NULL.
-
-    With powers of two for the number of places, the statements are few enough that sqlite3 keeps them compiled.
-    """
-    places = 1 << (len(rows) - 1).bit_length()
-    values = [value for row in rows for value in row]
-    values += [None] * (len(rows[0]) * (places - len(rows)))
-    return connection.execute(statement(places), values)
 
 
 @lru_cache
