@@ -172,17 +172,21 @@ _TLS = (
     with_tls(nginx()),
 )
 """postd and its peers with TLS."""
+_NO_LOG = (
+    falcon(access_log=False),
+    blacksheep(access_log=False),
+    fastapi("posts:app", "--no-access-log"),
+    flask(access_log=False),
+    fastify(),
+)
+"""The peers without an access log."""
 
 ROWS = {
     "get20": side_by_side(measure_get20, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), nginx()),
     "get20-nolog": side_by_side(
         measure_get20,
         POSTD_NO_LOG,
-        falcon(access_log=False),
-        blacksheep(access_log=False),
-        fastapi("posts:app", "--no-access-log"),
-        flask(access_log=False),
-        fastify(),
+        *_NO_LOG,
         nginx(access_log=False),
     ),
     "not-modified": side_by_side(
@@ -202,11 +206,7 @@ ROWS = {
     "post-nolog": side_by_side(
         measure_post,
         POSTD_NO_LOG,
-        falcon(access_log=False),
-        blacksheep(access_log=False),
-        fastapi("posts:app", "--no-access-log"),
-        flask(access_log=False),
-        fastify(),
+        *_NO_LOG,
         replace(blacksheep("group:app", access_log=False), name=GROUP.name),
     ),
     "mixed": side_by_side(measure_mixed, POSTD, falcon(), blacksheep(), fastapi(), flask(), fastify("log"), GROUP),

@@ -97,11 +97,15 @@ class TLSConnection(Connection):
             return False
         return True
 
-    def shake_hands(self) -> None:
+    def finish_handshake(self) -> None:
+        """Go on until the client's handshake is done; its last records are not sent yet."""
         while not self.is_connected():
             self.flush()
             self.reactor.turn()
             self.receive()
+
+    def shake_hands(self) -> None:
+        self.finish_handshake()
         self.flush()
         self.reactor.turn()
 
@@ -229,10 +233,7 @@ def test_request_behind_the_handshake_is_read_in_the_same_turn(dial: ConnectTLS,
     one = dial(version)
     if version is ssl.TLSVersion.TLSv1_2:
         one.shake_hands()
-    while not one.is_connected():
-        one.flush()
-        one.reactor.turn()
-        one.receive()
+    one.finish_handshake()
     one.request()
     assert one.protocol.received == [b"request"]
 
@@ -241,10 +242,7 @@ def test_request_behind_the_handshake_is_read_in_the_same_turn(dial: ConnectTLS,
 def test_long_request_behind_the_handshake_is_read_whole(dial: ConnectTLS, version: ssl.TLSVersion) -> None:
     """A part of its record is read with the handshake, the rest by OpenSSL from the socket."""
     one = dial(version)
-    while not one.is_connected():
-        one.flush()
-        one.reactor.turn()
-        one.receive()
+    one.finish_handshake()
     request = random.Random(1).randbytes(50_000)
     one.tls.write(request)
     one.flush()
@@ -259,10 +257,7 @@ def test_request_behind_key_updates_behind_the_handshake_is_read(dial: ConnectTL
     """OpenSSL stops at each of them, though more has been read from the socket."""
     secrets = tmp_path / "secrets"
     one = dial(secrets=secrets)
-    while not one.is_connected():
-        one.flush()
-        one.reactor.turn()
-        one.receive()
+    one.finish_handshake()
     updates = KeyUpdates(secrets)
     one.client.sendall(one.outgoing.read() + updates.next() + updates.next() + updates.seal(b"request\x17"))
     for _ in range(5):

@@ -377,6 +377,11 @@ def used_counts(path: Path, nonce: bytes = b"nonce") -> list[int]:
     return [PART_COUNTS * part + bit for part, bits in numbers for bit in range(PART_COUNTS) if bits >> bit & 1]
 
 
+def fill_nonces(path: Path, count: int) -> None:
+    rows = [f"INSERT INTO nonce_use VALUES (randomblob(9), 0, x'02', {number})" for number in range(count)]
+    run_sql(path, "BEGIN", *rows, "COMMIT")
+
+
 def use_nonces(logins: SqliteLogins, *numbers: int) -> Deferred[list[bool]]:
     return gatherResults([started(logins.use_nonce(b"nonce", number, expires=NOW)) for number in numbers])
 
@@ -524,8 +529,7 @@ async def test_checkpoints_are_made_in_the_writer_thread_whatever_the_nonces(
 ) -> None:
     """Random nonces change many pages."""
     logins, thread = counted
-    rows = [f"INSERT INTO nonce_use VALUES (randomblob(9), 0, x'02', {number})" for number in range(20_000)]
-    run_sql(path, "BEGIN", *rows, "COMMIT")
+    fill_nonces(path, 20_000)
     await logins.key("other")
     thread.forget_runs()
     detector = CommitDetector(str(path))
@@ -552,8 +556,7 @@ async def test_counts_are_committed_without_the_writer_thread_but_for_checkpoint
 ) -> None:
     """A log that is too long for that is copied at the first commit in the thread, and restarted at the second."""
     logins, thread = counted
-    rows = [f"INSERT INTO nonce_use VALUES (randomblob(9), 0, x'02', {number})" for number in range(5000)]
-    run_sql(path, "BEGIN", *rows, "COMMIT")
+    fill_nonces(path, 5000)
     await logins.key("other")
     thread.forget_runs()
     restarts, before = 0, 0
