@@ -153,7 +153,7 @@ class Reader:
             ["bash", "-c", block.text], cwd=self._folder, env=self._environment,
             stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-        stack.callback(_end, process, Path(log.name))
+        stack.callback(_end, process, block.port, Path(log.name))
         self._servers[block.port] = stack
         deadline = time.monotonic() + SERVER_PATIENCE_S
         while not _is_open(block.port):
@@ -167,12 +167,14 @@ def _is_open(port: int) -> bool:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _end(process: subprocess.Popen[bytes], log: Path) -> None:
+def _end(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    deadline = time.monotonic() + PATIENCE_S
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGTERM)
-    try:
-        process.wait(PATIENCE_S)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise AssertionError(f"{log}: the server did not end") from None
+    # The shell of a command with a redirection ends before the server, whose parent it is.
+    while process.poll() is None or _is_open(port):
+        if time.monotonic() > deadline:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise AssertionError(f"{log}: the server did not end")
+        time.sleep(0.01)
     assert "Traceback" not in log.read_text(), log.read_text()
