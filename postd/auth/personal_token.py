@@ -127,7 +127,7 @@ class PersonalTokenChecker(Checker):
 
     async def _is_valid(self, token_hash: bytes, credentials: TokenCredentials) -> bool:
         try:
-            token = await self._store.get_token(token_hash)
+            token = await self._store.get_cached_token(token_hash)
         except StoreUnavailableError:
             return True  # unknown; without the store there is no response to send anyway
         return self._find_fault(token, credentials, self._now()) is None

@@ -132,7 +132,7 @@ class Sessions:
         Raises:
             UnprovenError: it is bound to a device, and none of the cookies is a live proof of that.
         """
-        session = await self.find(id_hash)
+        session = self._if_live(await self._store.get_session(id_hash))
         if session is None:
             return None
         binding = self._binding
@@ -183,11 +183,16 @@ class Sessions:
         Raises:
             StoreUnavailableError: the sessions cannot be looked up.
         """
-        for id_hash, session in await self.find_all(id_hashes):  # one was live when the request was accepted
-            if not session.device_key or self._binding is None:
-                return True
-            if await self._binding.may_stream(id_hash, session, cookies):
-                return True
+        # A session that has ended by the cache may have been renewed since, or have the new password's fingerprint.
+        for look_up in (self._store.get_cached_session, self._store.get_session):
+            for id_hash in id_hashes:  # one was live when the request was accepted
+                session = self._if_live(await look_up(id_hash))
+                if session is not None and (
+                    not session.device_key
+                    or self._binding is None
+                    or await self._binding.may_stream(id_hash, session, cookies)
+                ):
+                    return True
         return False
 
     def find_proof(self, cookies: bytes) -> bytes:
@@ -204,7 +209,10 @@ class Sessions:
 
     async def find(self, id_hash: bytes) -> Session | None:
         """Return a live session, without renewing it; None if there is none."""
-        session = await self._store.get_session(id_hash)
+        return self._if_live(await self._store.get_session(id_hash))
+
+    def _if_live(self, session: Session | None) -> Session | None:
+        """Return a session of the store if it is live by the clock and its account, else None."""
         if session is None or session.expires <= self._now():
             return None
         if session.provider:

@@ -293,6 +293,9 @@ class CredentialStore(Protocol):
     async def get_token(self, token_hash: bytes) -> PersonalToken | None:
         """Return a token, None if there is none; an expired one may or may not be returned."""
 
+    async def get_cached_token(self, token_hash: bytes) -> PersonalToken | None:
+        """Return a token that may be cached, as `LoginStore.get_cached_session`; `used` may be outdated."""
+
     async def list_tokens(self, account: str | None = None) -> list[PersonalToken]:
         """Return all tokens, or those of an account, oldest first; some may have expired."""
 
@@ -403,6 +406,16 @@ class LoginStore(CredentialStore, Protocol):
 
     async def get_session(self, id_hash: bytes) -> Session | None:
         """Return a session, None if there is none; an expired one may or may not be returned."""
+
+    async def get_cached_session(self, id_hash: bytes) -> Session | None:
+        """Return a session that may be cached, for listeners: no call of a server is made for each of them.
+
+        It is no older than the last call of `list_changes`: a session that ended before a change, on whatever worker
+        or node, is not returned once that change was listed. But `seen` and `expires` may be outdated.
+        """
+
+    def clear_cached_logins(self) -> None:
+        """Clear the cache of `get_cached_session` and `get_cached_token`, if there is one."""
 
     async def get_id_token(self, id_hash: bytes) -> str:
         """Return the ID token of a session, empty if it has none or there is no such session."""

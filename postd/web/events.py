@@ -26,7 +26,7 @@ from postd.http.responses import SharedPiece, StreamedResponse, make_shared_piec
 from postd.http.urlencoded import decode_query, parse_number
 from postd.http.views import Responding, respond
 from postd.model import Change
-from postd.store.interface import PostStore
+from postd.store.interface import Store
 from postd.web.authorship import Form
 from postd.web.forms import encode_change
 
@@ -75,7 +75,7 @@ class Events:
         subscribers: the number of open streams.
     """
 
-    def __init__(self, store: PostStore, *, reactor: IReactorTime) -> None:
+    def __init__(self, store: Store, *, reactor: IReactorTime) -> None:
         self._store = store
         self.clock = reactor
         self.subscribers = 0
@@ -273,6 +273,7 @@ class Events:
 
     def _stop(self) -> None:
         self._store.watch_changes(None)
+        self._store.clear_cached_logins()
         loops, self._loops = self._loops, []
         for loop in loops:
             if loop.running:
@@ -303,6 +304,7 @@ class Events:
     async def _look(self) -> None:
         """Let the streams of clients whose credentials have ended end."""
         if self._with_credentials:
+            self._store.clear_cached_logins()
             await self._for_each(self._catch_up_with_credentials)
 
     def _catch_up_with_credentials(self, subscriber: "_Subscriber") -> None:

@@ -107,6 +107,23 @@ class SessionsTests:
         assert users.fingerprint("alice") == changed.fingerprint
         assert result_of(sessions.find(other)) is None
 
+    def test_stream_goes_on_with_a_session_that_was_renewed_since_it_was_cached(
+        self, api: InMemoryApi, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        id_hash = self.begin(api, sessions)
+        cached = result_of(api.store.get_session(id_hash))
+
+        async def get_cached(_: bytes) -> Any:
+            return cached
+
+        monkeypatch.setattr(api.store, "get_cached_session", get_cached)
+        api.clock.rightNow += IDLE_S - 1
+        run(api, sessions.use(id_hash))
+        api.clock.rightNow += IDLE_S - 1
+        assert result_of(sessions.may_stream([id_hash], b""))
+        api.clock.rightNow += 1
+        assert not result_of(sessions.may_stream([id_hash], b""))
+
     def test_removed_user_gets_no_session(
         self, api: InMemoryApi, sessions: Sessions, users: UserDirectory, file: Path
     ) -> None:

@@ -21,7 +21,7 @@ from tests.helpers import PATIENCE_S, locked
 from tests.integration.daemon import Daemon
 from tests.integration.logins import run_postd_user, sign_in
 from tests.integration.test_bearer import bearer_table
-from tests.integration.test_redis import serve
+from tests.integration.test_redis import USERS, serve
 from tests.integration.test_transfer import postd
 from tests.integration.test_workers import TWO, clients_of_each
 from tests.issuer import Issuer, Key
@@ -138,14 +138,40 @@ def test_change_on_any_worker_reaches_every_stream(daemon: Daemon) -> None:
         listen_and_write([daemon.url] * 8, clients)
 
 
-def test_change_on_any_node_reaches_every_stream(tmp_path: Path) -> None:
-    with RedisServer(tmp_path / "redis") as redis, ExitStack() as closing:
-        nodes = [closing.enter_context(serve(tmp_path / name, redis.url)) for name in ("one", "two")]
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Daemon]]:
+    """Two nodes on one Redis, which the tests share."""
+    folder = tmp_path_factory.mktemp("nodes")
+    with RedisServer(folder / "redis") as redis, ExitStack() as closing:
+        nodes = [closing.enter_context(serve(folder / name, redis.url)) for name in ("one", "two")]
         for node in nodes:
             node.wait_for("postd ready")
+        yield nodes
+
+
+def test_change_on_any_node_reaches_every_stream(nodes: list[Daemon]) -> None:
+    with ExitStack() as closing:
         writers = [closing.enter_context(httpx.Client(base_url=node.url)) for node in nodes]
         listen_and_write([node.url for node in nodes], writers)
         same_post_through([closing.enter_context(httpx.Client(base_url=node.url)) for node in nodes * 4])
+
+
+def test_stream_of_a_session_that_ended_on_any_node_has_no_further_event(nodes: list[Daemon]) -> None:
+    with ExitStack() as closing:
+        one, other = [closing.enter_context(httpx.Client(base_url=node.url)) for node in nodes]
+        cookies = [f"session={sign_in(nodes[0], 'alice', USERS['alice']).cookies['session']}" for _ in range(4)]
+        listeners = [closing.enter_context(listening(node.url, Cookie=cookie)) for node in nodes for cookie in cookies]
+        assert add(one, "before").status_code == 201
+        for listener in listeners:
+            listener.wait_for(1)
+        for client, cookie in zip((one, other), cookies[:2], strict=True):
+            assert client.post("/logout", headers={"Cookie": cookie}).status_code == 302
+        assert add(other, "after").status_code == 201
+        for listener in (listeners[0], listeners[1], listeners[4], listeners[5]):
+            assert listener.ends_whole()
+            assert len(listener.events) == 1
+        for listener in (listeners[2], listeners[3], listeners[6], listeners[7]):
+            listener.wait_for(2)
 
 
 def test_changes_by_a_command_reach_every_stream(daemon: Daemon) -> None:

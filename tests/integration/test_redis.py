@@ -25,6 +25,7 @@ SECRET = "s3cret"
 SETTINGS = """
 users = "users"
 [api]
+read = ["open", "session"]
 write = ["open", "basic", "digest", "session"]
 [[page]]
 path = "/basic"

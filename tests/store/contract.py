@@ -1956,15 +1956,34 @@ class LoginStoreContract(CredentialStoreContract):
             assert counted == await store.count_failures(KEYS, now=NOW)
 
     @ensureDeferred
+    async def test_cached_sessions_and_tokens_are_as_stored(self, store: LoginStore) -> None:
+        for _ in range(2):
+            assert await store.get_cached_session(id_hash_of(1)) is None
+            assert await store.get_cached_token(id_hash_of(1)) is None
+        await store.add_session(id_hash_of(1), make_session())
+        await store.add_token(id_hash_of(1), make_token(1))
+        for _ in range(2):
+            assert await store.get_cached_session(id_hash_of(1)) == make_session()
+            assert await store.get_cached_token(id_hash_of(1)) == make_token(1)
+        await store.renew_session(id_hash_of(1), seen=NOW + 60, expires=NOW + 1860)
+        await store.use_token(id_hash_of(1), used=NOW + 60)
+        store.clear_cached_logins()
+        renewed = replace(make_session(), seen=NOW + 60, expires=NOW + 1860)
+        assert await store.get_cached_session(id_hash_of(1)) == renewed
+        assert await store.get_cached_token(id_hash_of(1)) == make_token(1, used=NOW + 60)
+
+    @ensureDeferred
     async def test_login_state_of_a_store_not_started_is_unavailable(self, make_store: MakeLoginStore) -> None:
         store = make_store()
         for call in (
             store.key("x"),
             store.get_session(id_hash_of(1)),
+            store.get_cached_session(id_hash_of(1)),
             store.get_id_token(id_hash_of(1)),
             store.list_sessions(),
             store.list_sessions_of("alice"),
             store.get_token(id_hash_of(1)),
+            store.get_cached_token(id_hash_of(1)),
             store.list_tokens(),
             store.get_passkey(id_hash_of(1)),
             store.list_passkeys(),
@@ -2211,8 +2230,54 @@ class LastingLoginStoreContract(LoginStoreContract):
         await there.stop()
 
 
+async def check_cache(here: Store, there: Store) -> None:
+    """Check that once a change is listed no session or token is cached as it was before, whatever process changed it.
+
+    The stores, on one place, have no sessions and tokens.
+    """
+
+    async def list_change() -> None:
+        await there.add_post("after it")
+        await here.list_changes(after=(await here.version()).revision - 1, limit=9)
+
+    first, second = id_hash_of(1), id_hash_of(2)
+    for end in ENDS.values():
+        await there.delete_all_sessions()
+        await there.add_session(first, make_provider_session("1", "s"))
+        await there.add_session(second, replace(make_provider_session("1", "s"), expires=NOW))
+        assert await here.get_cached_session(first) == make_provider_session("1", "s")
+        assert await here.get_cached_session(second) is not None
+        await end(there)
+        await list_change()
+        assert await here.get_cached_session(first) is await here.get_cached_session(second) is None
+    await there.add_session(first, make_session())
+    assert await here.get_cached_session(first) == make_session()
+    await there.prove_session(first, authenticated=NOW, fingerprint=b"second")
+    await list_change()
+    proved = replace(make_session(fingerprint=b"second"), authenticated=NOW)
+    assert await here.get_cached_session(first) == proved
+    await there.register_device(first, "key")
+    await there.bind_session(first, bound=NOW)
+    await list_change()
+    assert await here.get_cached_session(first) == replace(proved, device_key="key", bound=NOW)
+    for end_tokens in (
+        lambda: there.delete_tokens(["token1"]),
+        lambda: there.delete_credentials_of({"alice": None}),
+        lambda: there.purge_expired(now=NOW + 9 + TOKENS_KEPT_S, wall=NOW),
+    ):
+        await there.add_token(first, make_token(1, expires=NOW + 9))
+        assert await here.get_cached_token(first) == make_token(1, expires=NOW + 9)
+        await end_tokens()
+        await list_change()
+        assert await here.get_cached_token(first) is None
+
+
 class StoreContract(PostStoreContract, LoginStoreContract):
     """A whole store, whose posts and logins do not affect each other."""
+
+    @ensureDeferred
+    async def test_session_that_ended_before_a_change_is_not_cached_after_it(self, store: Store) -> None:
+        await check_cache(store, store)
 
     @ensureDeferred
     async def test_concurrent_uses_of_nonces_beside_posts_have_their_own_results(self, store: Store) -> None:
@@ -2257,3 +2322,12 @@ class StoreContract(PostStoreContract, LoginStoreContract):
 
 class LastingStoreContract(LastingPostStoreContract, LastingLoginStoreContract, StoreContract):
     """A whole store on a persistent place."""
+
+    @ensureDeferred
+    async def test_session_that_another_process_ended_before_a_change_is_not_cached_after_it(
+        self, make_store: MakeStore
+    ) -> None:
+        here, there = await open_store(make_store), await open_store(make_store)
+        await check_cache(here, there)
+        await here.stop()
+        await there.stop()

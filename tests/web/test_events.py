@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any, ClassVar
+from unittest.mock import Mock, patch
 from urllib.parse import urlencode
 
 import pytest
@@ -491,6 +492,24 @@ class AccessTests:
         api.add("two")
         assert listener.wait() == []
         assert not listener.transport.connected
+
+    def test_event_reads_cached_sessions_only(self, make: Callable[..., InMemoryApi]) -> None:
+        """A store on a server is not asked about each listener."""
+        api = make('[api]\nread = ["session"]\nwrite = ["open"]\n')
+        listener = Subscriber(api, Cookie=sign_in(api))
+        listener.wait()
+        unused = {"side_effect": AssertionError}
+        with patch.multiple(api.store, get_session=Mock(**unused), clear_cached_logins=Mock(**unused)):
+            api.add("one")
+            assert listener.wait() == [added(1, 1, "one")]
+
+    def test_check_at_intervals_reads_sessions_anew(self, make: Callable[..., InMemoryApi]) -> None:
+        """Nodes of older versions do not clear the caches of other nodes."""
+        api = make('[api]\nread = ["session"]\n')
+        listener = Subscriber(api, Cookie=sign_in(api))
+        with patch.object(api.store, "clear_cached_logins") as clear:
+            listener.wait(LOOK_EVERY_S + STEP_S)
+        clear.assert_called_once_with()
 
     def test_stream_does_not_renew_the_session(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["session"]\n[session]\nidle = "5m"\n')

@@ -110,6 +110,8 @@ class MemoryCredentials(MemoryLifecycle):
         self._begin("read")
         return self._tokens.by_key.get(token_hash)
 
+    get_cached_token = get_token
+
     async def list_tokens(self, account: str | None = None) -> list[PersonalToken]:
         self._begin("read")
         return self._tokens.listed(account)

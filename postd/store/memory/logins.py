@@ -149,6 +149,11 @@ class MemoryLogins(MemoryCredentials):
         self._begin("read")
         return self._sessions.get(id_hash)
 
+    get_cached_session = get_session
+
+    def clear_cached_logins(self) -> None:
+        pass
+
     async def get_id_token(self, id_hash: bytes) -> str:
         self._begin("read")
         return self._id_tokens.get(id_hash, "")

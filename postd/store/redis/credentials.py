@@ -1,11 +1,12 @@
 """Personal access tokens, passkeys and resets of passwords in Redis (`postd.store.interface.CredentialStore`).
 
-Values are encoded as in `postd.store.redis.logins`. Nothing is cached: a deleted token is unknown to all nodes at once.
+Values are encoded as in `postd.store.redis.logins`. Requests use no cache: a deleted token is unknown to all nodes
+at once.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec.structs import asdict
 
@@ -14,6 +15,7 @@ from postd.protocol.passkey import Passkey
 from postd.protocol.password_reset import PasswordReset
 from postd.protocol.personal_token import PersonalToken
 from postd.store.base import StorePart
+from postd.store.redis.cached_records import CachedRecords, Fields
 from postd.store.redis.database import RedisDatabase
 from postd.store.redis.scripts import KEYS, load_script
 
@@ -31,12 +33,13 @@ _PASSKEY_FIELDS = Passkey.__struct_fields__
 _RESET_FIELDS = PasswordReset.__struct_fields__
 _NO_ENTRY = "-"
 
-_Fields = Sequence[Any]
-"""Fields of a hash, each a `str`, or None if it is not there: then no field is."""
-
 
 class RedisCredentials(StorePart[RedisDatabase]):
     """Tokens, passkeys and resets, each under keys of their own."""
+
+    def __init__(self, database: RedisDatabase) -> None:
+        super().__init__(database)
+        self.get_cached_token = CachedRecords(database, KEYS["TOKEN"], _TOKEN_FIELDS, _decode_token).get
 
     async def add_token(
         self, token_hash: bytes, token: PersonalToken, *, max_of_account: int = TOKENS_PER_ACCOUNT
@@ -102,7 +105,7 @@ class RedisCredentials(StorePart[RedisDatabase]):
 
     async def _find(
         self, record: Literal["TOKEN", "PASSKEY"], fields: Sequence[str], account: str | None
-    ) -> Sequence[_Fields]:
+    ) -> Sequence[Fields]:
         """Return the fields of all tokens or passkeys, or those of an account."""
         if account is None:
             keys = await self.database.read_command("ZRANGE", KEYS[f"{record}S"], 0, -1)
@@ -121,7 +124,7 @@ def _encode(value: str | bytes | float) -> str | int:
     return repr(value) if isinstance(value, float) else value if isinstance(value, str) else int(value)
 
 
-def _decode_token(fields: _Fields) -> PersonalToken | None:
+def _decode_token(fields: Fields) -> PersonalToken | None:
     id_, account, entry, label, access, created, expires, used = fields
     if id_ is None:
         return None
@@ -129,7 +132,7 @@ def _decode_token(fields: _Fields) -> PersonalToken | None:
     return PersonalToken(id_, account, entry, label, access, float(created), float(expires), float(used))
 
 
-def _decode_passkey(fields: _Fields) -> Passkey | None:
+def _decode_passkey(fields: Fields) -> Passkey | None:
     id_, credential_id, account, entry, public_key, label, created, used, *rest = fields
     if id_ is None:
         return None

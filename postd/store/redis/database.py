@@ -41,8 +41,11 @@ class RedisDatabase:
 
     Attributes:
         description: the store for the log and for messages.
+        reactor: connects and waits.
         observer: is called with each read and write.
         service_keys: cache of the keys in this database; emptied with each new connection.
+        cached_records: sessions and tokens by their keys (`postd.store.redis.cached_records`); replaced by an empty
+            dictionary when one of them may have changed, and with each new connection.
     """
 
     _log = Logger()
@@ -51,7 +54,7 @@ class RedisDatabase:
         self.observer: OperationObserver = ignore_operation
         self.description = address.description
         self._address = address
-        self._reactor = reactor
+        self.reactor = reactor
         self._connection = self._make_connection(reactor)
         self.start = self._connection.start
         self._create = True
@@ -62,6 +65,8 @@ class RedisDatabase:
         self._watch_refusal = ""  # the last one
         self._watched_revision = 0  # at the last look
         self.service_keys: dict[str, bytes] = {}
+        self.cached_records: dict[str, object] = {}
+        self._login_changes: str | None = None
         self._logged_problems: set[str] = set()
         self._reads, self._writes = (FailureReporter(self._log, what, reactor) for what in ("reading", "writing"))
 
@@ -87,7 +92,7 @@ class RedisDatabase:
             self._watch = None
         if changed is not None:
             self._watch = ChangeWatch(
-                self._connect_beside, lambda: self._last_revision, changed, self._note_refusal, self._reactor
+                self._connect_beside, lambda: self._last_revision, changed, self._note_refusal, self.reactor
             )
 
     def _note_refusal(self, text: str) -> None:
@@ -102,7 +107,7 @@ class RedisDatabase:
 
     async def _connect_beside(self) -> RedisProtocol:
         return await connect(
-            self._address, await find_server(self._address, reactor=self._reactor), reactor=self._reactor
+            self._address, await find_server(self._address, reactor=self.reactor), reactor=self.reactor
         )
 
     def note_change(self) -> None:
@@ -124,7 +129,7 @@ class RedisDatabase:
         Raises:
             StoreUnavailableError: there is no connection, no reply in time, or the reply is an error.
         """
-        deadline = self._reactor.seconds() + DEADLINE_S
+        deadline = self.reactor.seconds() + DEADLINE_S
         return await self._observe(
             "read", lambda: self._report(self._connection.connection().send(*command, deadline=deadline), self._reads)
         )
@@ -195,6 +200,12 @@ class RedisDatabase:
         self._last_id = max(self._last_id, post_id)
         self._last_revision = max(self._last_revision, revision)
 
+    def note_login_changes(self, count: str | None) -> None:
+        """Note the counter of changes of sessions and tokens, None if there is none; another one clears the cache."""
+        if count != self._login_changes:
+            self._login_changes = count
+            self.cached_records = {}
+
     def reconnect(self, why: str) -> None:
         """Drop the connection, for a reason, and connect again with all checks."""
         self._connection.reconnect(why)
@@ -230,7 +241,7 @@ class RedisDatabase:
         connection = self._connection.connection()
 
         def send(*command: object) -> Deferred[Any]:
-            return connection.send(*command, 0, *arguments, deadline=self._reactor.seconds() + deadline_s)
+            return connection.send(*command, 0, *arguments, deadline=self.reactor.seconds() + deadline_s)
 
         return _evaluate(script, send)
 
@@ -262,6 +273,7 @@ class RedisDatabase:
             raise StoreUnavailableError(f"{where}: is loading its data")
         await self._check_rights(protocol)
         self.service_keys.clear()
+        self.cached_records, self._login_changes = {}, None  # a server that lost writes may repeat counters
         server = (SCHEMA, info["master_replid"], secrets.token_hex(8))
         known = (self._last_id, self._last_revision, STEP, "1" if self._create else "", secrets.token_hex(16))
         found, detail, revision = await protocol.call("EVAL", _BEGIN.text, 0, *server, *known)

@@ -21,6 +21,7 @@ from postd.store.interface import (
     Failures,
     Reservation,
 )
+from postd.store.redis.cached_records import CachedRecords, Fields
 from postd.store.redis.database import RedisDatabase
 from postd.store.redis.scripts import KEYS, Script, load_script
 
@@ -55,6 +56,7 @@ class RedisLogins(StorePart[RedisDatabase]):
     def __init__(self, database: RedisDatabase) -> None:
         super().__init__(database)
         self._read_command, self._read, self._write = database.read_command, database.read, database.write
+        self.get_cached_session = CachedRecords(database, KEYS["SESSION"], _SESSION_FIELDS, _decode_session).get
 
     async def key(self, name: str) -> bytes:
         key = self.database.service_keys.get(name)
@@ -92,6 +94,9 @@ class RedisLogins(StorePart[RedisDatabase]):
 
     async def get_session(self, id_hash: bytes) -> Session | None:
         return _decode_session(await self._read_command("HMGET", KEYS["SESSION"] + id_hash.hex(), *_SESSION_FIELDS))
+
+    def clear_cached_logins(self) -> None:
+        self.database.cached_records = {}
 
     async def get_id_token(self, id_hash: bytes) -> str:
         return await self._read_command("HGET", KEYS["SESSION"] + id_hash.hex(), "id_token") or ""
@@ -180,7 +185,7 @@ class RedisLogins(StorePart[RedisDatabase]):
         return float(reached)
 
 
-def _decode_session(fields: list[Any]) -> Session | None:
+def _decode_session(fields: Fields) -> Session | None:
     username, fingerprint, created, seen, expires, ends, shown_name, provider, subject, sid, *rest = fields
     if username is None:
         return None

@@ -4,8 +4,6 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
 from msgspec.structs import astuple
-from twisted.internet.defer import Deferred
-from twisted.python.failure import Failure
 
 from postd.errors import (
     KeyReusedError,
@@ -16,7 +14,7 @@ from postd.errors import (
     StoreUnavailableError,
 )
 from postd.model import POST_ID_MAX, Change, ChangeKind, Post, PostCollection, PostDetails, Version
-from postd.reactor import IReactor
+from postd.reactor import Work
 from postd.store.base import (
     StorePart,
     contiguous_changes,
@@ -30,6 +28,7 @@ from postd.store.redis.database import RedisDatabase
 from postd.store.redis.details import decode_details, encode_details
 from postd.store.redis.importing import RedisImport
 from postd.store.redis.scripts import KEYS, load_script
+from postd.store.redis.shared_call import SharedCall
 
 _ADD = load_script("add_post", writes=True)
 _REPLACE = load_script("replace_post", writes=True)
@@ -43,36 +42,21 @@ _LIST_CHANGES = load_script("list_changes")
 class RedisPosts(StorePart[RedisDatabase]):
     """Posts in a sorted set, by their ids."""
 
-    def __init__(self, database: RedisDatabase, *, reactor: IReactor) -> None:
+    def __init__(self, database: RedisDatabase) -> None:
         super().__init__(database)
         self._read_command, self._read, self._write = database.read_command, database.read, database.write
         self.watch_changes = database.watch_changes
-        self._reactor = reactor
-        self._version_waiters: list[Deferred[Version]] = []
+        self._version = SharedCall(self._read_version, reactor=database.reactor)
 
-    async def version(self) -> Version:
-        # Single flight: each request for the list needs it, and all calls of one reactor iteration share a command.
-        result: Deferred[Version] = Deferred()
-        if not self._version_waiters:
-            self._reactor.callLater(0, self._read_version_once)
-        self._version_waiters.append(result)
-        return await result
+    def version(self) -> Work[Version]:
+        return self._version.run(None)  # each request for the list needs it
 
-    def _read_version_once(self) -> None:
-        waiters, self._version_waiters = self._version_waiters, []
-
-        def fire(version: Version | Failure) -> None:
-            for waiter in waiters:
-                waiter.callback(version)
-
-        Deferred.fromCoroutine(self._read_version()).addBoth(fire)
-
-    async def _read_version(self) -> Version:
-        return self._version(*await self._read_command("HMGET", KEYS["VERSION"], "revision", "tag"))
+    async def _read_version(self, _: list[None]) -> Version:
+        return self._make_version(*await self._read_command("HMGET", KEYS["VERSION"], "revision", "tag"))
 
     async def list_posts(self, *, after: int = 0, limit: int, since: Version | None = None) -> Page[tuple[int, str]]:
         revision, tag, members, entries = await self._read(_LIST, after, limit + 1, *_asked_changes(since))
-        version = self._version(revision, tag)
+        version = self._make_version(revision, tag)
         posts = [_decode(member) for member in members]
         more = len(posts) > limit
         changes = None
@@ -91,7 +75,7 @@ class RedisPosts(StorePart[RedisDatabase]):
     async def _list_details(self, which: str, bound: int, limit: int, since: Version | None) -> Page[PostDetails]:
         asked = which, bound, limit + 1, *_asked_changes(since)
         revision, tag, members, detailed, entries = await self._read(_LIST_DETAILS, *asked)
-        version = self._version(revision, tag)
+        version = self._make_version(revision, tag)
         details = dict(map(_decode, detailed))
         posts = [decode_details(post_id, text, details.get(post_id, "")) for post_id, text in map(_decode, members)]
         changes = None
@@ -155,7 +139,9 @@ class RedisPosts(StorePart[RedisDatabase]):
         self.database.note_change()
 
     async def list_changes(self, *, after: int, limit: int, since: int | None = None) -> list[Change | None]:
-        latest_text, entries = await self._read(_LIST_CHANGES, after + 1, limit, "" if since is None else since)
+        asked = after + 1, limit, "" if since is None else since
+        latest_text, entries, login_changes = await self._read(_LIST_CHANGES, *asked)
+        self.database.note_login_changes(login_changes)
         latest = self._revision(latest_text)
         changes = [(int(entry[0]), _decode_change(*entry)) for entry in entries]
         return contiguous_changes(changes, after=after, latest=latest)
@@ -178,7 +164,7 @@ class RedisPosts(StorePart[RedisDatabase]):
     async def begin_import(self) -> RedisImport:
         return await RedisImport.begin(self.database)
 
-    def _version(self, revision: str | None, tag: str) -> Version:
+    def _make_version(self, revision: str | None, tag: str) -> Version:
         return Version(self._revision(revision), tag)
 
     def _revision(self, text: str | None) -> int:

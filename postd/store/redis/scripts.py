@@ -28,7 +28,7 @@ KEYS = {
     # A hash of "id" and "began".
     "COLLECTION": "postd:collection",
     "LAST_ID": "postd:last_id",
-    # A hash of "revision" and "tag".
+    # A hash of "revision", "tag", and "logins", which counts the ends and changes of sessions and tokens.
     "VERSION": "postd:version",
     # The log, without texts: a stream of "kind", "id", "tag", and perhaps "added", the revision that added the post.
     # The number of an entry is the revision, then "-0".

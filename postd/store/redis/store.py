@@ -12,4 +12,4 @@ class RedisStore(RedisPosts, RedisLogins, RedisCredentials):
     """A store in a Redis database (`postd.store.interface.Store`); the arguments are passed to `RedisDatabase`."""
 
     def __init__(self, address: RedisAddress, *, reactor: IReactor) -> None:
-        super().__init__(RedisDatabase(address, reactor=reactor), reactor=reactor)
+        super().__init__(RedisDatabase(address, reactor=reactor))

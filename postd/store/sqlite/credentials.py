@@ -69,6 +69,8 @@ class SqliteCredentials(StorePart[SqliteDatabase]):
 
         return self.database.cache.read("personal_token", token_hash, query)
 
+    get_cached_token = get_token
+
     async def list_tokens(self, account: str | None = None) -> list[PersonalToken]:
         rows = await self._list(f"SELECT {_TOKEN} FROM personal_token", account)  # noqa: S608 - only constants
         return [PersonalToken(*row) for row in rows]

@@ -6,4 +6,5 @@ if not fields[2] or fields[3] then
 end
 redis.call('HSET', key, 'bound', ARGV[3])
 redis.call('HSET', BOUND_ACCOUNTS, fields[1], ARGV[3])
+note_login_change()
 return 1

@@ -106,6 +106,12 @@ local function sets_at(fingerprint, subject, sid)
   return sets
 end
 
+-- Increments the counter that invalidates the caches of sessions and tokens (postd/store/redis/cached_records.py). Uses
+-- and renewals are not counted.
+local function note_login_change()
+  redis.call('HINCRBY', VERSION, 'logins', 1)
+end
+
 local function end_session(id)
   local fields = redis.call('HMGET', SESSION .. id, 'username', 'fingerprint', 'subject', 'sid')
   redis.call('ZREM', SESSIONS, id)
@@ -117,6 +123,7 @@ local function end_session(id)
   for _, set in ipairs(sets_at(fields[2], fields[3], fields[4])) do
     redis.call('SREM', set, id)
   end
+  note_login_change()
   return 1
 end
 

@@ -14,6 +14,7 @@ local function delete_credential(kind, key)
   end
   redis.call('DEL', kind.record .. key, kind.of_id .. fields[1])
   redis.call('SREM', kind.of_account .. fields[2], key)
+  note_login_change()
   return 1
 end
 

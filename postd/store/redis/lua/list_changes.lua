@@ -1,6 +1,6 @@
 -- ARGV: the first revision, how many, and the revision from which a client resumes, '' for a listener. Returns the latest
--- revision, and for each entry of the log from the first one on: its revision; the kind, '' if nothing is left of the
--- change; the id; and the text and the details, '' if there are none.
+-- revision; for each entry of the log from the first one on: its revision; the kind, '' if nothing is left of the change;
+-- the id; and the text and the details, '' if there are none; and the counter of `note_login_change`, nil for 0.
 local found = {}
 local entries = redis.call('XRANGE', CHANGES, ARGV[1] .. '-0', '+', 'COUNT', ARGV[2])
 local last = {} -- by the id of a post, the revision of its last change, if that is among these
@@ -35,4 +35,5 @@ for position, entry in ipairs(entries) do
   end
   found[position] = {revision, kind, id, text, details}
 end
-return {redis.call('HGET', VERSION, 'revision'), found}
+local version = redis.call('HMGET', VERSION, 'revision', 'logins')
+return {version[1], found, version[2]}
