@@ -42,7 +42,7 @@ from postd.settings.loading import LoadedSettings, keep_unreloadable
 from postd.settings.schema import Settings
 
 STATUS_CHECK_EVERY_S = 1.0
-"""How often the status that systemd shows is updated."""
+"""How often the status that systemd shows is updated, and workers are checked."""
 
 STOP_MAX_S = 15.0
 """How long a stop may take after `shutdown_grace`: stopping workers and the store, cutting off connections."""
@@ -141,7 +141,8 @@ class Operations(Service):
     def _start_status_checks(self) -> None:
         self._install_signal_handlers()  # again: the reactor has just installed its own for SIGTERM
         self._notifier.start()
-        self._status_check.start(STATUS_CHECK_EVERY_S)
+        if self._notifier.is_connected or isinstance(self.server, WorkerPool):  # else an idle server has work less
+            self._status_check.start(STATUS_CHECK_EVERY_S)
 
     def stopService(self) -> Deferred[None]:
         super().stopService()

@@ -39,6 +39,11 @@ class SystemdNotifier:
         self._watchdog.clock = reactor
         self._status = ""
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether notifications reach systemd."""
+        return self._socket is not None
+
     def start(self) -> None:
         """Notify the watchdog from now on, twice within its timeout."""
         # The process id only now: twistd may have forked.

@@ -148,6 +148,9 @@ class HttpFactory(Site):
             self._sweeping.stop()
             self._sweep_on()
 
+    def startFactory(self) -> None:
+        """Do nothing: stock Twisted opens an access log of its own, and renews the date for it each second."""
+
     def stopFactory(self) -> None:
         if self._access_log is not None:
             self._access_log.close()

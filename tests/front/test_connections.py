@@ -1,4 +1,4 @@
-"""The limit of connections per address (reference: Safe by default), over in-memory transports."""
+"""The factory of connections and their limit per address (reference: Safe by default), over in-memory transports."""
 
 import sys
 from collections.abc import Sequence
@@ -80,6 +80,13 @@ class Server:
 
 def v1(host: str) -> bytes:
     return b"PROXY TCP4 %b 192.0.2.1 5000 80\r\n" % host.encode()
+
+
+def test_site_without_connections_has_no_timer() -> None:
+    server = Server(1)
+    server.site.doStart()
+    assert server.clock.getDelayedCalls() == []
+    server.site.doStop()
 
 
 @each("connections, most", [(1, 1), (2, 1), (3, 1), (4, 2), (9, 4)])
