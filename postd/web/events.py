@@ -8,8 +8,9 @@ if it reads nothing (`postd.front.connection`).
 """
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import partial
+from itertools import chain
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer, IReactorTime
@@ -285,13 +286,18 @@ class Events:
     def _run(self, work: Responding) -> None:
         Deferred.fromCoroutine(work).addErrback(self._failed)
 
-    async def _for_each(self, act: Callable[["_Subscriber"], None]) -> None:
-        """Call a function for each subscriber that follows now, for a few in each turn: other requests go on."""
+    async def _turns(self) -> AsyncIterator[list["_Subscriber"]]:
+        """Yield the subscribers that follow now, a few in each turn of the reactor: other requests go on."""
         subscribers = list(self._following)
         for start in range(0, len(subscribers), SENT_PER_TURN):
             if start:
                 await deferLater(self.clock, 0)
-            for subscriber in subscribers[start : start + SENT_PER_TURN]:
+            yield subscribers[start : start + SENT_PER_TURN]
+
+    async def _for_each(self, act: Callable[["_Subscriber"], None]) -> None:
+        """Call a function for each subscriber that follows now."""
+        async for subscribers in self._turns():
+            for subscriber in subscribers:
                 if subscriber in self._following:
                     try:
                         act(subscriber)
@@ -303,13 +309,28 @@ class Events:
 
     async def _look(self) -> None:
         """Let the streams of clients whose credentials have ended end."""
-        if self._with_credentials:
-            self._store.clear_cached_logins()
-            await self._for_each(self._catch_up_with_credentials)
+        if not self._with_credentials:
+            return
+        self._store.clear_cached_logins()
+        async for subscribers in self._turns():
+            rest = iter(subscribers)
+            for subscriber in rest:  # the first, and each that follows one whose check has to wait
+                self._run(self._end_invalid(chain((subscriber,), rest)))
 
-    def _catch_up_with_credentials(self, subscriber: "_Subscriber") -> None:
-        if subscriber.revalidate is not always_valid:
-            self.catch_up(subscriber)
+    async def _end_invalid(self, subscribers: Iterable["_Subscriber"]) -> None:
+        """End the streams of those subscribers whose credentials have ended.
+
+        One coroutine for all takes half the time of one for each.
+        """
+        for subscriber in subscribers:
+            if subscriber.revalidate is always_valid:
+                continue
+            try:
+                if not await subscriber.revalidate() and subscriber in self._following:
+                    self._end(subscriber)
+            except Exception as error:  # noqa: BLE001 - it ends this stream only
+                if subscriber in self._following:
+                    subscriber.request.fail(error)
 
     def _note_changes(self) -> None:
         """Called when there may be changes."""

@@ -3,6 +3,7 @@
 import gc
 import json
 from collections.abc import Callable, Iterator
+from itertools import count
 from types import AsyncGeneratorType, CoroutineType
 from typing import Any, ClassVar
 from unittest.mock import Mock, patch
@@ -10,9 +11,11 @@ from urllib.parse import urlencode
 
 import pytest
 from msgspec import Struct
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import Deferred, succeed
 from twisted.logger import capturedLogs
 
+from postd.auth.identity import Revalidate
+from postd.auth.users import UserDirectory
 from postd.errors import StoreUnavailableError
 from postd.front.access_log import DELAY_S
 from postd.model import Change, Version
@@ -529,6 +532,41 @@ class AccessTests:
         assert transport.connected
         api.clock.pump([1] * (LOOK_EVERY_S + 1))
         assert not transport.connected
+
+    @pytest.mark.parametrize("is_lost", [False, True])
+    def test_slow_or_failing_check_of_credentials_delays_no_other(
+        self, make: Callable[..., InMemoryApi], monkeypatch: pytest.MonkeyPatch, *, is_lost: bool
+    ) -> None:
+        slow_result: Deferred[bool] = Deferred()
+        ends = False
+        outcomes: dict[int, Callable[[], Deferred[bool]]] = {}  # by the number of the stream
+        numbers = count()
+
+        def revalidate(_users: UserDirectory, _name: str) -> Revalidate:
+            number = next(numbers)
+
+            async def check() -> bool:
+                return await outcomes[number]() if number in outcomes else True
+
+            return check
+
+        def fail() -> Deferred[bool]:
+            raise RuntimeError
+
+        monkeypatch.setattr(UserDirectory, "revalidate", revalidate)
+        api = make('[api]\nread = ["basic"]\nwrite = ["open"]\n')
+        listeners = slow, failing, ended, valid = [Subscriber(api, **basic()) for _ in range(4)]
+        for listener in listeners:
+            assert listener.wait() == []
+        outcomes |= {0: lambda: slow_result, 1: fail, 2: lambda: succeed(ends)}
+        valid.wait(LOOK_EVERY_S)
+        assert failing.transport.aborted
+        assert [listener.transport.connected for listener in (slow, ended, valid)] == [True, False, True]
+        if is_lost:
+            slow.transport.loseConnection()
+        slow_result.callback(ends)
+        assert not slow.transport.connected
+        assert api.events.subscribers == 1
 
     @pytest.mark.parametrize("scheme", ["basic", "digest"])
     def test_removed_user_gets_no_more_events(self, make: Callable[..., InMemoryApi], scheme: str) -> None:
