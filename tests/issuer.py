@@ -10,7 +10,6 @@ import hashlib
 import hmac
 import json
 import secrets
-import socket
 import ssl
 import sys
 import threading
@@ -29,6 +28,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from msgspec import Struct, field, structs
 
 from tests.helpers import PATIENCE_S, wait_until
+from tests.redis_server import hold_port
 
 ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "absent"})()
 """A header member or a claim with this value is left out."""
@@ -307,8 +307,7 @@ class Issuer(Mint):
         host: str = "127.0.0.1",
     ) -> None:
         self._certificate = certificate
-        # Bound and not listening: connections are refused, and no other process gets the port while the issuer is down.
-        self._held = _hold_port(host)
+        self._held = hold_port(host)  # also while the issuer is down
         self._address: tuple[str, int] = self._held.getsockname()
         self.origin = f"{'https' if certificate else 'http'}://{host}:{self._address[1]}"
         super().__init__(f"{self.origin}{path}", audience, *keys)
@@ -376,13 +375,6 @@ class Issuer(Mint):
         if asked.path in {self.discovery_path, self.rfc_8414_path}:
             return _json_reply({"issuer": self.issuer, "jwks_uri": f"{self.origin}{JWKS}", **self.documents})
         return Reply(b"", 404)
-
-
-def _hold_port(host: str) -> socket.socket:
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind((host, 0))
-    return held
 
 
 def _json_reply(document: Any) -> Reply:

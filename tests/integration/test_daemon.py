@@ -17,6 +17,7 @@ import httpx
 from tests.cases import each
 from tests.helpers import PATIENCE_S, locked, run_sql, wait_until
 from tests.integration.daemon import FREE_PORT, START_MAX_S, TWISTD, Daemon, refuse_here, run_postd
+from tests.redis_server import free_port
 
 JSON = {"Content-Type": "application/json"}
 
@@ -313,8 +314,7 @@ def test_unusable_store_fails_the_start(tmp_path: Path) -> None:
 def test_locked_store_is_retried(tmp_path: Path) -> None:
     with Daemon(tmp_path):
         pass
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}/post"
     with ExitStack() as daemon_and_lock:
         lock = daemon_and_lock.enter_context(ExitStack())

@@ -15,9 +15,10 @@ from twisted.internet.threads import deferToThread
 from postd.client import AuthClient
 from postd.reactor import IReactor
 from postd.testing import Provider
-from tests.integration.daemon import Daemon
+from tests.integration.daemon import FREE_PORT, Daemon
 from tests.integration.forking import run
 from tests.integration.logins import POSTD
+from tests.redis_server import free_port
 from tests.sign_in import Browser
 
 REACTOR = cast(IReactor, global_reactor)
@@ -70,8 +71,8 @@ class Machine(Browser):
 
 
 @contextmanager
-def serving(folder: Path, *options: str) -> Iterator[Daemon]:
-    with Daemon(folder, "--config", "postd.toml", *options) as daemon:
+def serving(folder: Path, *options: str, listen: str = FREE_PORT) -> Iterator[Daemon]:
+    with Daemon(folder, "--config", "postd.toml", *options, listen=listen) as daemon:
         yield daemon
 
 
@@ -111,15 +112,15 @@ async def test_user_of_a_provider_is_a_user_everywhere(tmp_path: Path) -> None:
 
 @ensureDeferred
 async def test_sign_in_is_finished_by_any_worker_and_after_a_restart(tmp_path: Path) -> None:
+    listen = f"tcp:{free_port()}:interface=127.0.0.1"
     async with provided(tmp_path) as idp:
-        with serving(tmp_path, "--workers", "2") as daemon:
+        with serving(tmp_path, "--workers", "2", listen=listen) as daemon:
             browser = Machine(daemon)
             for _ in range(4):
                 assert (await browser.sign_in(idp)).code == 302
             begun = await browser.begin()
             sessions = {**browser.cookies}
-            port = daemon.url.rpartition(":")[2]
-        with Daemon(tmp_path, "--config", "postd.toml", listen=f"tcp:{port}:interface=127.0.0.1"):
+        with serving(tmp_path, listen=listen):
             assert (await browser.get("/home")).code == 200
             assert (await browser.get(idp.authorize(begun))).location == "/home"
             assert sessions != browser.cookies

@@ -30,6 +30,7 @@ from tests.integration.daemon import (
 )
 from tests.integration.logins import DigestUser, is_stale, run_postd_user, sign_in, sign_in_at_once
 from tests.integration.test_crash import Writer, check_refused
+from tests.redis_server import free_port
 
 TWO = ("--workers", "2")
 PASSWORD = "correct horse"
@@ -199,13 +200,14 @@ def test_crash_output_of_python_is_logged(tmp_path: Path) -> None:
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
-    with Daemon(tmp_path, *TWO) as daemon:
+    listen = f"tcp:{free_port()}:interface=127.0.0.1"
+    with Daemon(tmp_path, *TWO, listen=listen) as daemon:
         httpx.post(f"{daemon.url}/post", json={"post": "x"})
-        port, workers = daemon.port, daemon.workers
+        workers = daemon.workers
         daemon.kill()
         wait_for_end(*workers.values())
     assert not (tmp_path / "postd.db-wal").exists()  # they have closed the store
-    with Daemon(tmp_path, *TWO, listen=f"tcp:{port}:interface=127.0.0.1") as daemon:
+    with Daemon(tmp_path, *TWO, listen=listen) as daemon:
         assert httpx.get(f"{daemon.url}/post/1").json() == {"id": 1, "post": "x"}
 
 

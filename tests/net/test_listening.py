@@ -41,6 +41,7 @@ from postd.net.ports import InheritedSocket
 from postd.reactor import IReactor
 from tests.cases import each
 from tests.helpers import PATIENCE_S
+from tests.redis_server import free_port
 
 reactor = cast(IReactor, global_reactor)
 
@@ -282,8 +283,7 @@ def test_socket_path_of_108_bytes_is_refused_with_its_length(listen: Bind, socke
 
 @ensureDeferred
 async def test_failed_endpoint_closes_the_ports_bound_before(listen: Bind, taken_port: int) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        free = server.getsockname()[1]
+    free = free_port()
     listen.refusal(f"tcp:{free}:interface=127.0.0.1", f"tcp:{taken_port}:interface=127.0.0.1")
     await deferLater(reactor, 0.01)  # a port is closed in the reactor's next turn
     (listener,) = listen(f"tcp:{free}:interface=127.0.0.1")

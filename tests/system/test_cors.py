@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.integration.daemon import Daemon
+from tests.redis_server import free_port
 from tests.system.browser import Browser
 from tests.system.chromium import open_chromium
 
@@ -40,10 +41,10 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @contextmanager
 def pages(folder: Path) -> Iterator[str]:
-    """Serve an empty page on a port of its own; yield the origin."""
+    """Serve an empty page on a port of its own, which is free afterwards; yield the origin."""
     folder.mkdir()
     (folder / "index.html").write_text("<!doctype html><title>another origin</title>")
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder))) as server:
+    with ThreadingHTTPServer(("127.0.0.1", free_port()), partial(_Quiet, directory=str(folder))) as server:
         serving = threading.Thread(target=server.serve_forever)
         serving.start()
         yield f"http://127.0.0.1:{server.server_port}"

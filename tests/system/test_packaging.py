@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -25,6 +24,7 @@ from postd.daemon.schemes import make_schemes
 from postd.daemon.settings_checks import exposure_problem
 from postd.settings.loading import load_settings
 from tests.integration.daemon import TWISTD, Daemon, refuse_here
+from tests.redis_server import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 POWERLESS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
@@ -133,9 +133,9 @@ def test_installed_commands_print_the_version(installed: Installation, wheel: Pa
 
 def test_read_only_installation_serves_without_plugin_cache_warning(installed: Installation, tmp_path: Path) -> None:
     """The command twistd caches plugins beside them, or warns at each start that it cannot."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        admin = "127.0.0.1:{1}".format(*server.getsockname())
-    (tmp_path / "postd.toml").write_text(f'[admin]\nlisten = ["tcp:{admin.split(":")[1]}:interface=127.0.0.1"]\n')
+    port = free_port()
+    admin = f"127.0.0.1:{port}"
+    (tmp_path / "postd.toml").write_text(f'[admin]\nlisten = ["tcp:{port}:interface=127.0.0.1"]\n')
     plugins = installed.packages / "twisted" / "plugins"
     (plugins / "dropin.cache").unlink(missing_ok=True)
     plugins.chmod(0o555)

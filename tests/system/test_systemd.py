@@ -21,6 +21,7 @@ import httpx
 import pytest
 
 from postd.settings.loading import load_settings
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import START_MAX_S, TWISTD, Daemon, wait_for_end
 from tests.redis_server import free_port
 
@@ -99,14 +100,14 @@ def test_unit_starts_a_working_server(tmp_path: Path) -> None:
         unit = unit.replace(there, here)
     keys = ("ExecStart", "Environment=PATH", "WorkingDirectory")
     command, path, folder = (re.findall(rf"^{key}=(.*)$", unit, re.MULTILINE)[0] for key in keys)
-    process = subprocess.Popen(
-        [*command.split(), "--listen=tcp:18080:interface=127.0.0.1"], cwd=folder, env={"PATH": path}
-    )
+    port = free_port()
+    listen = f"--listen=tcp:{port}:interface=127.0.0.1"
+    process = subprocess.Popen([*command.split(), listen], cwd=folder, env={"PATH": path})
     try:
-        assert wait_for_answer("http://127.0.0.1:18080/post") == "[]\n"
+        assert wait_for_answer(f"http://127.0.0.1:{port}/post") == "[]\n"
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(15) == -signal.SIGTERM
+        assert process.wait(PATIENCE_S) == -signal.SIGTERM
     assert (tmp_path / "postd.db").exists()
 
 
@@ -119,7 +120,7 @@ def test_socket_of_systemd_is_served(tmp_path: Path) -> None:
         assert wait_for_answer(f"http://127.0.0.1:{port}/post") == "[]\n"
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(15)
+        process.wait(PATIENCE_S)
 
 
 def wait_for_answer(url: str) -> str:
