@@ -127,8 +127,16 @@ class _Connection(Protocol):
                 self.transport.write(sent)
             case Disconnect(data, in_order):
                 self.transport.write(data)
-                # After the written bytes have been sent.
-                REACTOR.callLater(0.01, self.transport.loseConnection if in_order else self.transport.abortConnection)
+                self._end(in_order=in_order)
+
+    def _end(self, *, in_order: bool) -> None:
+        """End the connection when the written bytes have been sent."""
+        if in_order:
+            self.transport.loseConnection()
+        elif self.transport.dataBuffer or self.transport._tempDataBuffer:  # noqa: SLF001 - there is no public way
+            REACTOR.callLater(0, self._end, in_order=False)
+        else:
+            self.transport.abortConnection()
 
 
 @asynccontextmanager

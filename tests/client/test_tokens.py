@@ -24,6 +24,7 @@ from tests.client.server import (
     serving,
     wait_until,
 )
+from tests.held_reactor import HeldReactor
 
 OPENID = "/.well-known/openid-configuration"
 OAUTH = "/.well-known/oauth-authorization-server"
@@ -72,13 +73,18 @@ class FakeResourceServer:
 
 @asynccontextmanager
 async def running(
-    folder: Path, fake_issuer: FakeIssuer, resource_server: FakeResourceServer, **options: str
+    folder: Path,
+    fake_issuer: FakeIssuer,
+    resource_server: FakeResourceServer,
+    *,
+    reactor: Any = REACTOR,
+    **options: str,
 ) -> AsyncIterator[tuple[AuthClient, Server]]:
     (folder / "secret").write_text("p:ä ss\n")
     async with serving(fake_issuer) as issuer, serving(resource_server) as server:
         fake_issuer.url = issuer.url
         auth = ClientCredentials(issuer.url, "our name", str(folder / "secret"), **options)
-        async with AuthClient(REACTOR, server.url, auth) as client:
+        async with AuthClient(reactor, server.url, auth) as client:
             yield client, issuer
 
 
@@ -139,11 +145,11 @@ async def test_token_is_used_while_renewal_fails(tmp_path: Path, monkeypatch: py
 @ensureDeferred
 async def test_expired_token_is_replaced(tmp_path: Path) -> None:
     fake_issuer, resource_server = FakeIssuer(), FakeResourceServer()
-    fake_issuer.members = {"expires_in": 0.05}
-    async with running(tmp_path, fake_issuer, resource_server) as (client, _):
+    fake_issuer.members = {"expires_in": 60}
+    reactor = HeldReactor()
+    async with running(tmp_path, fake_issuer, resource_server, reactor=reactor) as (client, _):
         assert await get(client) == 200
-        began = REACTOR.seconds()
-        await wait_until(lambda: REACTOR.seconds() > began + 0.1)
+        reactor.advance(60)
         assert await get(client) == 200
         assert resource_server.seen == ["t1", "t2"]
 

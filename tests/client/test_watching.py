@@ -8,6 +8,7 @@ from pytest_twisted import ensureDeferred
 
 from postd.client import Change, ChangeKind, NoAnswerError, PostClient, ProblemError, Reset, UnusableAnswerError, Watch
 from postd.client import watching as module
+from postd.protocol.event_stream import Event, EventDecoder
 from tests.client.server import (
     EVENT_STREAM,
     REACTOR,
@@ -21,6 +22,7 @@ from tests.client.server import (
     wait_until,
 )
 from tests.client.test_posts import DETAILS, MOMENTS
+from tests.held_reactor import HeldReactor
 
 START = b"retry: 100\nid: 4\n\n"
 
@@ -146,28 +148,39 @@ async def test_temporary_outage_is_retried() -> None:
 @ensureDeferred
 async def test_silent_stream_is_replaced() -> None:
     def handler(request: Request) -> bytes:
-        return EVENT_STREAM + (START if "last-event-id" not in request.fields else added(5))
+        return EVENT_STREAM + (START + added(5) if "last-event-id" not in request.fields else added(6))
 
     waits: list[str] = []
-    async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
-        watch = posts.watch(silent_max_s=0.2, on_wait=lambda why, _: waits.append(why))
+    reactor = HeldReactor()
+    async with serving(handler) as server, PostClient(reactor, server.url) as posts:
+        watch = posts.watch(silent_max_s=3, on_wait=lambda why, _: waits.append(why))
         assert await take(watch, 1) == [change(5)]
-        assert waits[0].startswith("nothing was received")
+        second = in_background(anext(watch))
+        reactor.advance(3)
+        await wait_until(lambda: waits)
+        reactor.advance(1)
+        assert await second == change(6)
+        assert waits == ["nothing was received for 3 s"]
 
 
 @ensureDeferred
-async def test_comments_keep_the_stream_alive() -> None:
-    def beat(request: Request, times: int) -> None:
-        request.send(b":\n\n" if times else added(5))
-        if times:
-            REACTOR.callLater(0.1, beat, request, times - 1)
+async def test_comments_keep_the_stream_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    received: list[bytes] = []
 
-    def handler(request: Request) -> bytes:
-        REACTOR.callLater(0, beat, request, 20)
-        return EVENT_STREAM
+    class NotingDecoder(EventDecoder):
+        def decode(self, piece: bytes) -> list[Event]:
+            received.append(piece)
+            return super().decode(piece)
 
-    async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
-        assert await take(posts.watch(silent_max_s=1.0), 1) == [change(5)]
+    monkeypatch.setattr(module, "EventDecoder", NotingDecoder)
+    reactor = HeldReactor()
+    async with serving(lambda _: EVENT_STREAM + START) as server, PostClient(reactor, server.url) as posts:
+        first = in_background(anext(posts.watch(silent_max_s=3)))
+        for number in range(5):
+            await wait_until(lambda: len(received) > number)  # noqa: B023 - waited for here
+            reactor.advance(2)
+            server.last.send(b":\n\n" if number < 4 else added(5))
+        assert await first == change(5)
         assert len(server.requests) == 1
 
 
@@ -229,18 +242,26 @@ async def test_close_ends_the_iteration() -> None:
 
 @ensureDeferred
 async def test_slow_consumer_pauses_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams: list[Any] = []
+
+    class NotedStream(module._EventStream):  # noqa: SLF001 - there is no public way to see that it has paused
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            streams.append(self)
+
     monkeypatch.setattr(module, "QUEUE_MAX", 10)
+    monkeypatch.setattr(module, "_EventStream", NotedStream)
     number, text = 1500, "x" * 14_000  # more than the socket buffers hold
 
     def handler(request: Request) -> bytes:
         return EVENT_STREAM + START + b"".join(added(5 + index, text) for index in range(number))
 
-    async with serving(handler) as server, PostClient(REACTOR, server.url) as posts:
-        watch = posts.watch(silent_max_s=0.3)
+    reactor = HeldReactor()
+    async with serving(handler) as server, PostClient(reactor, server.url) as posts:
+        watch = posts.watch(silent_max_s=3)
         assert await take(watch, 1) == [change(5, text)]
-        # Longer than silent_max_s: no timeout while the client itself has paused.
-        began = REACTOR.seconds()
-        await wait_until(lambda: REACTOR.seconds() > began + 0.5)
+        await wait_until(lambda: streams[0]._paused)  # noqa: SLF001 - see above
+        reactor.advance(10)  # no timeout while the client itself has paused
         (connection,) = server.open
         assert len(connection.transport.dataBuffer) + connection.transport._tempDataLen > 0  # noqa: SLF001
         assert [one.revision for one in await take(watch, number - 1)] == list(range(6, 5 + number))

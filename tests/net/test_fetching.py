@@ -15,7 +15,6 @@ import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
 from twisted.internet.defer import CancelledError, Deferred
-from twisted.internet.task import deferLater
 from twisted.internet.threads import deferToThread
 from twisted.logger import capturedLogs, formatEvent
 from zope.interface import directlyProvides, providedBy
@@ -34,8 +33,10 @@ from postd.net.fetching import (
     UnusableError,
 )
 from postd.reactor import IReactor
-from tests.helpers import PATIENCE_S
+from tests.held_reactor import HeldReactor
+from tests.helpers import PATIENCE_S, wait_until
 from tests.issuer import Issuer, Reply
+from tests.redis_server import free_port
 
 AUDIENCE = "https://api.example"
 HEAD = b"HTTP/1.1 200 OK\r\n"
@@ -44,7 +45,6 @@ GZIP = gzip.compress(b"{}" * 99, mtime=0)  # workers of xdist collect the same p
 SECRET = "s3cret-of-ours"
 TOKEN = "token-of-alice"
 
-SHORT_S = 0.5  # to connect and send a request, on a busy machine too
 GONE_MAX_S = PATIENCE_S
 
 
@@ -75,8 +75,9 @@ class Peer:
         self.origin = f"{'https' if certificate else 'http'}://127.0.0.1:{self._listener.getsockname()[1]}"
         self.gone: Deferred[int] = deferToThread(self._serve)
 
-    def wait_until_asked(self) -> Deferred[bool]:
-        return deferToThread(self._asked.wait, GONE_MAX_S)
+    async def wait_until_asked(self) -> None:
+        """Wait until a request has arrived and all pieces were sent."""
+        assert await deferToThread(self._asked.wait, GONE_MAX_S)
 
     def _serve(self) -> int:
         with self._listener, self._listener.accept()[0] as connection, connection.dup() as watched:
@@ -96,10 +97,10 @@ class Peer:
                 head = b""
                 while b"\r\n\r\n" not in head and (more := stream.recv(65536)):
                     head += more
-                self._asked.set()
                 for piece in self._pieces:
                     stream.sendall(piece)
                     sent += len(piece)
+                self._asked.set()
         except TimeoutError:
             raise
         except OSError:
@@ -152,22 +153,16 @@ def encrypted(up: list[Issuer]) -> Issuer:
     return encrypted
 
 
-@pytest.fixture
-def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetching, "FETCH_MAX_S", SHORT_S)
-    monkeypatch.setattr(fetching, "URGENT_FETCH_MAX_S", SHORT_S)
-
-
-def make_fetcher(ca_file: Path | str = "") -> Fetcher:
-    return Fetcher(cast(IReactor, global_reactor), ca_file=str(ca_file))
+def make_fetcher(ca_file: Path | str = "", reactor: Any = global_reactor) -> Fetcher:
+    return Fetcher(cast(IReactor, reactor), ca_file=str(ca_file))
 
 
 def get(url: str) -> Deferred[Fetched]:
     return make_fetcher().get(url)
 
 
-def post(url: str, *, secret: str = SECRET) -> Deferred[Fetched]:
-    return make_fetcher().post(url, {"token": TOKEN, "hint": "a b&c"}, auth=("us", secret))
+def post(url: str, *, secret: str = SECRET, reactor: Any = global_reactor) -> Deferred[Fetched]:
+    return make_fetcher(reactor=reactor).post(url, {"token": TOKEN, "hint": "a b&c"}, auth=("us", secret))
 
 
 async def failure_of(asking: Deferred[Fetched]) -> FetchError:
@@ -179,12 +174,6 @@ async def failure_of(asking: Deferred[Fetched]) -> FetchError:
     assert "\n" not in text
     assert not {word for word in (SECRET, TOKEN, "Basic ") if word in text}
     return caught.value
-
-
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 # Requests and responses
@@ -285,7 +274,7 @@ async def test_proxies_of_the_environment_are_not_used(issuer: Issuer, monkeypat
     monkeypatch.delenv("no_proxy")
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         for spelling in (name, name.upper()):
-            monkeypatch.setenv(spelling, f"http://127.0.0.1:{closed_port()}")
+            monkeypatch.setenv(spelling, f"http://127.0.0.1:{free_port()}")
     issuer.replies["/a"] = Reply(b"a")
     assert (await get(f"{issuer.origin}/a")).content == b"a"
 
@@ -576,13 +565,16 @@ async def test_redirect_of_post_is_not_followed(issuer: Issuer, status: int) -> 
 # Time
 
 
-async def check_timeout(peer: Peer, fetch: Callable[[], Deferred[Fetched]]) -> None:
-    """Check that a fetch times out and closes its connection; on a busy machine one may time out before it connects."""
-    errors = []
-    while not peer.is_connected:
-        errors.append(str(await failure_of(fetch())))
-    assert "no response within" in errors[0]
-    await peer.gone
+async def wait_for(is_so: Callable[[], object]) -> None:
+    await deferToThread(wait_until, is_so)
+
+
+async def check_timeout(asking: Deferred[Fetched], reactor: HeldReactor, max_s: float) -> None:
+    """Check that a fetch is given up after a time, and not before."""
+    reactor.advance(max_s - 0.1)
+    assert not asking.called
+    reactor.advance(0.2)
+    assert "no response within" in str(await failure_of(asking))
 
 
 @ensureDeferred
@@ -592,22 +584,32 @@ async def check_timeout(peer: Peer, fetch: Callable[[], Deferred[Fetched]]) -> N
     [(), (b"HTTP/1.1 200 OK\r\nX:",), (HEAD + b"Content-Length: 9\r\n\r\n", b"half"), (CHUNKED, b"1\r\na\r\n")],
 )
 async def test_host_that_hangs_is_given_up_and_its_connection_aborted(
-    *, tls: bool, pieces: tuple[bytes, ...], certificate: tuple[Path, Path], short_timeouts: None
+    *, tls: bool, pieces: tuple[bytes, ...], certificate: tuple[Path, Path]
 ) -> None:
-    peer = Peer(*pieces, certificate=certificate if tls else None)
-    await check_timeout(peer, lambda: make_fetcher(certificate[1]).get(peer.origin))
+    peer, reactor = Peer(*pieces, certificate=certificate if tls else None), HeldReactor()
+    asking = make_fetcher(certificate[1], reactor).get(peer.origin)
+    await peer.wait_until_asked()
+    await check_timeout(asking, reactor, fetching.FETCH_MAX_S)
+    await peer.gone
 
 
 @ensureDeferred
-async def test_host_that_hangs_in_the_tls_handshake_is_given_up(short_timeouts: None) -> None:
-    peer = Peer()
-    await check_timeout(peer, lambda: get(peer.origin.replace("http:", "https:")))
+async def test_host_that_hangs_in_the_tls_handshake_is_given_up() -> None:
+    peer, reactor = Peer(), HeldReactor()
+    asking = make_fetcher(reactor=reactor).get(peer.origin.replace("http:", "https:"))
+    await wait_for(lambda: peer.is_connected)
+    await check_timeout(asking, reactor, fetching.FETCH_MAX_S)
+    await peer.gone
 
 
 @ensureDeferred
-async def test_host_that_hangs_after_post_is_given_up(short_timeouts: None) -> None:
-    peer = Peer()
-    await check_timeout(peer, lambda: post(peer.origin))
+async def test_host_that_hangs_after_post_is_given_up() -> None:
+    peer, reactor = Peer(), HeldReactor()
+    asking = post(peer.origin, reactor=reactor)
+    await peer.wait_until_asked()
+    await check_timeout(asking, reactor, fetching.URGENT_FETCH_MAX_S)
+    reactor.advance(fetching.FETCH_MAX_S)
+    await peer.gone
 
 
 @ensureDeferred
@@ -619,12 +621,17 @@ async def test_connection_of_a_refused_response_is_closed(status: bytes) -> None
 
 
 @ensureDeferred
-async def test_timeout_includes_redirects(issuer: Issuer, short_timeouts: None) -> None:
-    held = threading.Event()
-    issuer.replies["/a"] = Reply.redirect("/b")
-    issuer.replies["/b"] = Reply(b"b", before=held)
-    assert "no response within" in str(await failure_of(get(f"{issuer.origin}/a")))
-    held.set()
+async def test_timeout_includes_redirects(issuer: Issuer) -> None:
+    before, then, reactor = threading.Event(), threading.Event(), HeldReactor()
+    issuer.replies["/a"] = Reply(b"", 302, {"Location": "/b"}, before=before)
+    issuer.replies["/b"] = Reply(b"b", before=then)
+    asking = make_fetcher(reactor=reactor).get(f"{issuer.origin}/a")
+    await wait_for(lambda: issuer.count("/a"))
+    reactor.advance(2)
+    before.set()
+    await wait_for(lambda: issuer.count("/b"))
+    await check_timeout(asking, reactor, fetching.FETCH_MAX_S - 2)
+    then.set()
 
 
 @ensureDeferred
@@ -662,14 +669,14 @@ async def test_cancelled_fetch_closes_its_connection() -> None:
 
 @ensureDeferred
 async def test_refused_connection_is_a_fetch_error() -> None:
-    error = await failure_of(get(f"http://127.0.0.1:{closed_port()}/"))
+    error = await failure_of(get(f"http://127.0.0.1:{free_port()}/"))
     assert not isinstance(error, UnusableError)
     assert "refused" in str(error)
 
 
 @ensureDeferred
 @pytest.mark.parametrize("host", ["idp.invalid", "x" * 64 + ".example", "a..example", "-.example"])
-async def test_unknown_host_is_a_fetch_error(host: str, short_timeouts: None) -> None:
+async def test_unknown_host_is_a_fetch_error(host: str) -> None:
     error = await failure_of(get(f"https://{host}/"))
     assert not isinstance(error, UnusableError)
     assert "redirect" not in str(error)
@@ -703,7 +710,7 @@ async def test_error_of_post_does_not_quote_what_was_sent() -> None:
         peer = Peer(sent, closes=True)
         await failure_of(post(peer.origin))
         await peer.gone
-    await failure_of(post(f"http://127.0.0.1:{closed_port()}/"))
+    await failure_of(post(f"http://127.0.0.1:{free_port()}/"))
     await failure_of(post("http://idp.example/"))
 
 
@@ -790,25 +797,26 @@ def test_ca_file_with_one_broken_certificate_is_a_config_error(tmp_path: Path, c
 
 
 @ensureDeferred
-async def test_fetches_log_nothing(
-    issuer: Issuer, encrypted: Issuer, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_fetches_log_nothing(issuer: Issuer, encrypted: Issuer, certificate: tuple[Path, Path]) -> None:
     """Neither successful ones, nor failed ones, nor connections that time out later."""
-    monkeypatch.setattr(fetching, "FETCH_MAX_S", 2 * SHORT_S)
+    reactor = HeldReactor()
     issuer.replies["/a"] = Reply(b"a")
     issuer.replies["/b"] = Reply.redirect("https://elsewhere.example/")
-    fetcher = make_fetcher(certificate[1])
+    fetcher = make_fetcher(certificate[1], reactor)
     hanging = [Peer(certificate=tls) for tls in (None, certificate)]
     with capturedLogs() as events:
         failing = [fetcher.get(peer.origin) for peer in hanging]
         await fetcher.get(f"{issuer.origin}/a")
         await fetcher.get(f"{encrypted.origin}/a")
-        failing += [fetcher.get(f"{issuer.origin}/b"), fetcher.get(f"http://127.0.0.1:{closed_port()}/")]
+        failing += [fetcher.get(f"{issuer.origin}/b"), fetcher.get(f"http://127.0.0.1:{free_port()}/")]
+        for peer in hanging:
+            await peer.wait_until_asked()
+        reactor.advance(fetching.FETCH_MAX_S)
         for asking in failing:
             await failure_of(asking)
         for peer in hanging:
             await peer.gone
-        await deferLater(global_reactor, fetching.FETCH_MAX_S)
+        reactor.advance(fetching.FETCH_MAX_S)
     assert [formatEvent(event) for event in events] == []
 
 
@@ -817,15 +825,14 @@ def open_files() -> int:
 
 
 @ensureDeferred
-async def test_refused_responses_leave_no_socket_open(issuer: Issuer, short_timeouts: None) -> None:
+async def test_refused_responses_leave_no_socket_open(issuer: Issuer) -> None:
     issuer.replies["/large"] = Reply(b"x" * (CONTENT_MAX_BYTES + 1))
     issuer.replies["/elsewhere"] = Reply.redirect("https://elsewhere.example/")
     before = open_files()
     for path in ("/large", "/elsewhere", "/missing"):
         for _ in range(3):
             await failure_of(get(f"{issuer.origin}{path}"))
-    await deferLater(global_reactor, 2 * SHORT_S)
-    assert open_files() <= before
+    await wait_for(lambda: open_files() <= before)
 
 
 def test_repeated_message_is_not_new() -> None:

@@ -19,12 +19,14 @@ from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs, formatEvent
 from twisted.web.resource import Resource
 
+from postd.auth.sign_in import REQUEST_MAX_S
 from postd.http.peer import PeerResolver
 from postd.protect import Protection, identity, provider
 from postd.reactor import IReactor
 from postd.testing import Provider, Server
 from tests.authenticator import Authenticator
 from tests.cases import each
+from tests.held_reactor import HeldReactor
 from tests.sign_in import HTML, Browser, parameters
 from tests.web.clients import account
 
@@ -63,6 +65,7 @@ async def running(
     client: dict[str, Any] | None = None,
     client_auth: list[str] | None = None,
     arguments: dict[str, Any] | None = None,
+    reactor: Any = REACTOR,
     **options: Any,
 ) -> AsyncIterator[Site]:
     """Run a program with a provider: `client` are arguments of the provider, `options` those of `provider()`."""
@@ -71,7 +74,7 @@ async def running(
     async with Provider(REACTOR, **(client or {"client_secret": SECRET})) as idp:
         idp.client_auth = client_auth or idp.client_auth
         trusted = provider("example", idp.url, name="Example", **options)
-        async with Protection(REACTOR, providers=[trusted], sign_in=FORM, **(arguments or {})) as protection:
+        async with Protection(reactor, providers=[trusted], sign_in=FORM, **(arguments or {})) as protection:
             root = Resource()
             root.putChild(b"sign-in", protection.pages(after="/who"))
             root.putChild(b"who", protection.protect(Who(), "session"))
@@ -375,16 +378,21 @@ async def test_provider_that_asks_to_wait_gets_no_request(tmp_path: Path) -> Non
 
 
 @ensureDeferred
-async def test_provider_that_hangs_is_503_after_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("postd.auth.sign_in.REQUEST_MAX_S", 0.2)
-    async with running(tmp_path) as site:
-        browser = site.browser()
-        while (begun := await browser.get(f"{BEGIN}?next=/kept")).code == 503:  # discovery has the limit, too
-            await deferLater(REACTOR, 0.1)
+async def test_provider_that_hangs_is_503_after_a_limit(tmp_path: Path) -> None:
+    reactor = HeldReactor()
+    async with running(tmp_path, reactor=reactor) as site:
         site.idp.fault = "token: no response"
-        response = await browser.get(site.idp.authorize(begun.location))
+        signing_in = Deferred.fromCoroutine(site.browser().sign_in(site.idp, "?next=/kept"))
+        await until_token_is_asked_for(site.idp)
+        reactor.advance(REQUEST_MAX_S)
+        response = await signing_in
         assert response.code == 503
         assert f'href="{BEGIN}?next=/kept"' in response.text
+
+
+async def until_token_is_asked_for(idp: Provider) -> None:
+    while not any(name == "token" for name, _ in idp.requests):
+        await deferLater(REACTOR, 0.01)
 
 
 @ensureDeferred
@@ -393,8 +401,7 @@ async def test_program_stops_while_a_provider_hangs(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         site.idp.fault = "token: no response"
         signing_in = Deferred.fromCoroutine(site.browser().sign_in(site.idp))
-        while not any(name == "token" for name, _ in site.idp.requests):
-            await deferLater(REACTOR, 0.01)
+        await until_token_is_asked_for(site.idp)
         await site.protection.stop()
         assert (await signing_in).code == 503
 

@@ -10,18 +10,20 @@ import pytest
 from msgspec import Struct, field
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
+from twisted.internet.defer import Deferred
+from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs, formatEvent
 
+from postd.auth.sign_in import REQUEST_MAX_S
 from postd.protect import Protection
 from postd.reactor import IReactor
 from postd.testing import Provider, Server
 from postd.testing.credentials import Fields
+from tests.held_reactor import HeldReactor
 
 REACTOR = cast(IReactor, global_reactor)
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 START = "/login/provider"
-SILENT_MAX_S = 0.2
-"""The timeout of a provider that does not answer."""
 
 OUTAGES = {
     "metadata: issuer of another provider": "the document is not this issuer's",
@@ -188,17 +190,22 @@ class Visitor(Struct):
             return begun
         return await self.get(self.provider.authorize(begun.fields["Location"]), accept)
 
+    async def until_asked(self, stage: str) -> None:
+        """Wait until the provider has a request of a stage; that for metadata is made when the application starts."""
+        while stage not in {"metadata", *(name for name, _ in self.provider.requests)}:
+            await deferLater(REACTOR, 0.01)
+
     async def is_signed_in(self) -> bool:
         return (await self.get(f"{self.server.url}/")).status == 302
 
 
 @asynccontextmanager
-async def visit(fault: str = "") -> AsyncIterator[Visitor]:
+async def visit(fault: str = "", reactor: Any = REACTOR) -> AsyncIterator[Visitor]:
     """Yield a visitor of an application whose provider has a fault."""
     async with Provider(REACTOR) as provider:
         provider.fault = fault
         async with (
-            Protection(REACTOR, providers=[provider.trusted()]) as protection,
+            Protection(reactor, providers=[provider.trusted()]) as protection,
             Server(REACTOR, protection.pages()) as server,
         ):
             yield Visitor(provider, server)
@@ -225,14 +232,17 @@ def test_each_fault_is_tested() -> None:
     ("faults", "status"), [(OUTAGES, 503), (FOREIGN, 400), (REFUSALS, 401)], ids=["outages", "foreign", "refusals"]
 )
 @ensureDeferred
-async def test_fault_is_refused(faults: Mapping[str, str], status: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fault_is_refused(faults: Mapping[str, str], status: int) -> None:
     pages, wrong = set(), {}
     for fault, reason in faults.items():
-        with monkeypatch.context() as patch, capturedLogs() as events:
-            if "no response" in fault:
-                patch.setattr("postd.auth.sign_in.REQUEST_MAX_S", SILENT_MAX_S)
-            async with visit(fault) as visitor:
-                answer = await visitor.sign_in("?fresh=1" if "auth_time" in fault else "")
+        reactor = HeldReactor()
+        with capturedLogs() as events:
+            async with visit(fault, reactor) as visitor:
+                answering = Deferred.fromCoroutine(visitor.sign_in("?fresh=1" if "auth_time" in fault else ""))
+                if "no response" in fault:
+                    await visitor.until_asked(fault.partition(":")[0])
+                    reactor.advance(REQUEST_MAX_S)
+                answer = await answering
                 is_signed_in = await visitor.is_signed_in()
         lines = lines_of(events)
         check_secrets(lines, visitor)
