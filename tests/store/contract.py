@@ -8,6 +8,7 @@ store without posts fulfills `LoginStoreContract`.
 
 import math
 import random
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar, cast
@@ -87,14 +88,15 @@ async def store(make_store: MakeLoginStore) -> AsyncIterator[LoginStoreWithLifec
 
 
 async def until_available(store: Store) -> None:
-    for _ in range(100):
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
         try:
             await store.version()
-        except StoreUnavailableError:
+        except StoreUnavailableError as error:
+            assert time.monotonic() < deadline, error.why
             await deferLater(cast(IReactor, global_reactor), 0.1)
         else:
             return
-    raise AssertionError("the store does not answer")
 
 
 async def error_of(call: Any) -> PostdError:

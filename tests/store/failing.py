@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 from twisted.internet import reactor as global_reactor
+from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.logger import LogEvent, capturedLogs, formatEvent
 
@@ -14,18 +15,11 @@ from postd.errors import ChangesGoneError, PostdError, StoreUnavailableError
 from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.opening import open_store
+from postd.store.redis import connecting, connection, database, reconnecting
+from tests.helpers import PATIENCE_S
 from tests.store.contract import error_of, started
 
 reactor = cast(IReactor, global_reactor)
-
-ENDS_WITHIN_S = 2.0
-"""How long a failing call may take (reference: Workers and nodes)."""
-
-AT_ONCE_S = 1.5
-"""How long a call may take that fails without waiting, on a busy machine."""
-
-BACK_WITHIN_S = 5.0
-"""How long a recovery may take, on a busy machine; some 0.5 s on an idle one."""
 
 
 class Log:
@@ -50,7 +44,20 @@ def log() -> Iterator[Log]:
     assert [event for event in log.events if "log_failure" in event] == []
 
 
-def make_store(url: str) -> Store:
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give Redis the patience of the tests, where the test is not about how soon it is given up."""
+    for module, limit in (
+        (connection, "CONNECT_MAX_S"),
+        (connecting, "CONNECT_MAX_S"),
+        (reconnecting, "ATTEMPT_MAX_S"),
+        (database, "DEADLINE_S"),
+    ):
+        monkeypatch.setattr(module, limit, PATIENCE_S)
+    monkeypatch.setattr(database.RedisDatabase.write, "__kwdefaults__", {"deadline_s": PATIENCE_S})
+
+
+def make_store(url: str, reactor: IReactor = reactor) -> Store:
     return open_store(url, where="store", reactor=reactor)
 
 
@@ -66,13 +73,24 @@ async def connected(url: str) -> AsyncIterator[Store]:
         await store.stop()
 
 
-async def fails(*calls: Awaitable[Any], within_s: float = ENDS_WITHIN_S) -> list[PostdError]:
-    """Start calls together, all of which must fail in time, and return the errors."""
-    begun = [started(call).addTimeout(within_s, reactor) for call in calls]
+async def fails(*calls: Awaitable[Any]) -> list[PostdError]:
+    """Start calls together, all of which must fail, and return the errors."""
+    return await all_fail([started(call) for call in calls])
+
+
+async def fails_at_once(*calls: Awaitable[Any]) -> list[PostdError]:
+    """Start calls together, all of which must fail in the reactor's next turn, and return the errors."""
+    begun = [started(call) for call in calls]
+    await sleep(0)
+    assert all(one.called for one in begun)
+    return await all_fail(begun)
+
+
+async def all_fail(begun: Sequence[Deferred[Any]]) -> list[PostdError]:
     errors = []
     for one in begun:
         with pytest.raises(StoreUnavailableError) as caught:
-            await one
+            await one.addTimeout(PATIENCE_S, reactor)
         errors.append(caught.value)
     return cast(list[PostdError], errors)
 
@@ -81,25 +99,24 @@ async def sleep(seconds: float) -> None:
     await deferLater(reactor, seconds)
 
 
-async def wait_until(condition: Callable[[], bool], within_s: float = BACK_WITHIN_S) -> None:
-    """Wait until a condition holds, within a time."""
-    deadline = reactor.seconds() + within_s
+async def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = reactor.seconds() + PATIENCE_S
     while not condition():
         assert reactor.seconds() < deadline
         await sleep(0.02)
 
 
-async def serves_again(store: Store, within_s: float = BACK_WITHIN_S) -> float:
-    """Wait until a store can be read, within a time; return how long it took."""
+async def serves_again(store: Store) -> None:
+    """Wait until a store can be read."""
     began = reactor.seconds()
     while True:
         try:
             await store.version()
         except StoreUnavailableError as error:
-            assert reactor.seconds() < began + within_s, error.why
+            assert reactor.seconds() < began + PATIENCE_S, error.why
             await sleep(0.02)
         else:
-            return reactor.seconds() - began
+            return
 
 
 async def check_no_number_comes_again(store: Store, *, last_id: int, revision: int) -> None:
@@ -109,8 +126,8 @@ async def check_no_number_comes_again(store: Store, *, last_id: int, revision: i
 
 
 async def wait_for_error(store: Store, words: str) -> StoreUnavailableError:
-    """Wait until a store fails for a reason, within a time."""
-    deadline = reactor.seconds() + BACK_WITHIN_S
+    """Wait until a store fails for a reason."""
+    deadline = reactor.seconds() + PATIENCE_S
     while True:
         try:
             await store.version()

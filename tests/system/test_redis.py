@@ -19,14 +19,16 @@ from postd.errors import StoreFullError, StoreRefusedError, StoreUnavailableErro
 from postd.reactor import IReactor
 from postd.store.interface import Store
 from postd.store.opening import open_store as make_store_of
+from tests.helpers import PATIENCE_S
 from tests.redis_server import RedisServer
 from tests.store.contract import MakeStore, check_text_comes_back, error_of, with_any_text
 from tests.store.contract import store as store  # noqa: PLC0414 - a fixture
+from tests.store.failing import patient as patient  # noqa: PLC0414 - a fixture
 from tests.store.redis import test_store
 
 ETC = Path(__file__).parent.parent.parent / "etc"
 DEBIAN = os.environ.get("POSTD_REDIS_SERVER", "/usr/bin/redis-server")
-WAIT_MAX_S = 30.0
+WAIT_MAX_S = PATIENCE_S
 ADMIN = {"username": "admin", "password": "CHANGE-ME-admin"}
 SENTINEL = {"username": "sentinel", "password": "CHANGE-ME-sentinel"}
 

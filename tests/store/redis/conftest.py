@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from tests.redis_server import RedisServer
+from tests.store.failing import patient as patient  # noqa: PLC0414 - a fixture
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ from tests.store.failing import (
     wait_until,
 )
 
-pytestmark = pytest.mark.usefixtures("log")
+pytestmark = pytest.mark.usefixtures("log", "patient")
 
 
 @ensureDeferred

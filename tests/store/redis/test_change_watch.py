@@ -10,6 +10,8 @@ from tests.redis_server import RedisServer, Sentinel
 from tests.store.contract import check_changes_are_noticed
 from tests.store.failing import Log, connected, serves_again, wait_until
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 @ensureDeferred
 async def test_changes_are_noticed_by_the_waiting_command_alone(

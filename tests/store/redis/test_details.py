@@ -12,7 +12,7 @@ from tests.redis_server import RedisServer
 from tests.store.contract import MS, NOW, details_of, error_of, import_posts
 from tests.store.failing import connected
 
-pytestmark = pytest.mark.usefixtures("log")
+pytestmark = pytest.mark.usefixtures("log", "patient")
 
 
 @ensureDeferred

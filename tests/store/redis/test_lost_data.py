@@ -27,9 +27,10 @@ from tests.store.failing import (
     serves_again,
     sleep,
     wait_for_error,
+    wait_until,
 )
 
-pytestmark = pytest.mark.usefixtures("log")
+pytestmark = pytest.mark.usefixtures("log", "patient")
 
 
 @ensureDeferred
@@ -145,12 +146,19 @@ async def test_ids_of_lost_writes_of_other_nodes_are_not_assigned_again(lasting:
     async with connected(lasting.url) as idle:
         async with connected(lasting.url) as store:
             ids = [await store.add_post(f"post {n}") for n in range(5)]
-            await sleep(1.5)
+        before = _looked_up(lasting)
+        await wait_until(lambda: _looked_up(lasting) > before)
+        await sleep(0.02)  # for the reply
         for _ in range(2):
             lasting.ask("FLUSHALL")
             await fails(idle.version())
             await serves_again(idle)
         assert await idle.add_post("on it goes") > ids[-1] + 2 * STEP
+
+
+def _looked_up(server: RedisServer) -> int:
+    """Return how often a revision was read, which a check does last."""
+    return int(server.ask("INFO", "commandstats").get("cmdstat_hget", {}).get("calls", 0))
 
 
 @ensureDeferred

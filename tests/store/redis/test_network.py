@@ -2,6 +2,7 @@
 
 import socket
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from postd.errors import (
 from postd.store.redis.connecting import connect
 from postd.store.redis.connection import RedisProtocol
 from postd.store.redis.url import Host, RedisAddress
+from tests.helpers import PATIENCE_S
 from tests.redis_server import Proxy, RedisServer, free_port
 from tests.store.contract import posts_of
 from tests.store.failing import (
@@ -109,16 +111,17 @@ async def test_connection_recovers_from_each_network_fault(guarded: RedisServer,
             _break(proxy, kind)
             guarded.ask("CLIENT", "KILL", "TYPE", "normal")
             accepted = proxy.accepted
-            await wait_until(lambda: proxy.accepted > accepted + 2, within_s=20)
+            await wait_until(lambda: proxy.accepted > accepted + 2)
             await fails(store.add_post("ghost"), store.version())
             began = reactor.seconds()
             with pytest.raises(StoreUnavailableError):
                 make_store(url).prepare()
-            assert reactor.seconds() < began + 3
+            assert reactor.seconds() < began + PATIENCE_S
             _repair(proxy)
             await serves_again(store)
             assert await posts_of(store) == [(1, "before")]
-            assert len(log.lines("trying again")) <= 4
+            lines = log.lines("trying again")
+            assert all(line != following for line, following in pairwise(lines))  # no reason is repeated
 
 
 def test_host_that_does_not_answer_is_unavailable() -> None:
@@ -140,7 +143,7 @@ def test_missing_server_is_unavailable(socket_folder: Path) -> None:
         began = reactor.seconds()
         with pytest.raises(StoreUnavailableError):
             make_store(url).prepare()
-        assert reactor.seconds() < began + 3
+        assert reactor.seconds() < began + PATIENCE_S
 
 
 @ensureDeferred
@@ -162,4 +165,4 @@ async def test_whendisconnected_fires_on_a_lost_connection(lasting: RedisServer)
     gone = protocol.whenDisconnected()
     protocol.close()
     assert await gone is protocol
-    assert await protocol.whenDisconnected().addTimeout(1, reactor) is protocol
+    assert await protocol.whenDisconnected().addTimeout(PATIENCE_S, reactor) is protocol

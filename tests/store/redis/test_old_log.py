@@ -11,7 +11,7 @@ from tests.redis_server import RedisServer
 from tests.store.contract import error_of, open_store, posts_of
 from tests.store.failing import connected, make_store
 
-pytestmark = pytest.mark.usefixtures("log")
+pytestmark = pytest.mark.usefixtures("log", "patient")
 
 OLD = "postd:changes"
 

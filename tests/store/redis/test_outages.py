@@ -1,29 +1,30 @@
 """The Redis store without a server, or with one that does not answer."""
 
 import gc
-import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet.defer import CancelledError, Deferred, gatherResults
-from twisted.internet.task import LoopingCall
 
 from postd.errors import StoreUnavailableError
 from postd.store.interface import Store
 from postd.store.redis.connection import EXTENSION_MAX_S
 from postd.store.redis.reconnecting import DEADLINE_S
 from postd.store.redis.scripts import load_script
+from tests.held_reactor import HeldReactor
 from tests.redis_server import Proxy, RedisServer
 from tests.store.contract import NOW, error_of, posts_of, started
 from tests.store.failing import (
-    AT_ONCE_S,
     Log,
+    all_fail,
     connected,
     fails,
+    fails_at_once,
     make_store,
-    reactor,
     serves_again,
     sleep,
     wait_until,
@@ -43,16 +44,17 @@ def count_deferreds() -> int:
     return sum(isinstance(one, Deferred) for one in gc.get_objects())
 
 
+@pytest.mark.usefixtures("patient")
 @ensureDeferred
 async def test_commands_without_a_server_fail_at_once_and_are_not_executed_later(server: RedisServer, log: Log) -> None:
     async with connected(server.url) as store:
         for n in range(3):
             await store.add_post(f"post {n}")
         server.kill()
-        await fails(*(store.add_post("ghost") for _ in range(200)), store.version(), within_s=AT_ONCE_S)
+        await fails(*(store.add_post("ghost") for _ in range(200)), store.version())
         await sleep(1)
-        await fails(*(store.add_post("ghost") for _ in range(200)), store.list_posts(limit=9), within_s=AT_ONCE_S)
-        await fails(store.get_session(b"x"), store.key("x"), store.use_nonce(b"x", 1, expires=NOW), within_s=AT_ONCE_S)
+        await fails_at_once(*(store.add_post("ghost") for _ in range(200)), store.list_posts(limit=9))
+        await fails_at_once(store.get_session(b"x"), store.key("x"), store.use_nonce(b"x", 1, expires=NOW))
         server.start()
         await serves_again(store)
         await sleep(0.2)
@@ -64,13 +66,13 @@ async def test_commands_without_a_server_fail_at_once_and_are_not_executed_later
 
 @pytest.mark.slow
 @ensureDeferred
-async def test_suspended_server_is_dropped_in_time(server: RedisServer, log: Log) -> None:
+async def test_suspended_server_is_dropped(server: RedisServer, log: Log) -> None:
     async with connected(server.url) as store:
         await store.add_post("before")
         server.freeze()
         writes = (store.add_post("ghost") for _ in range(50))
         await fails(*writes, store.version(), store.list_posts(limit=9), store.replace_post(1, "ghost"))
-        await fails(store.add_post("ghost"), store.version(), within_s=AT_ONCE_S)
+        await fails_at_once(store.add_post("ghost"), store.version())
         server.thaw()
         await serves_again(store)
         await sleep(0.2)
@@ -79,51 +81,78 @@ async def test_suspended_server_is_dropped_in_time(server: RedisServer, log: Log
         assert len(log.lines("connected to")) == 1
         server.freeze()  # also when idle
         await wait_until(lambda: len(log.lines("does not answer; trying again")) == 2)
-        await fails(store.add_post("ghost"), store.version(), within_s=AT_ONCE_S)
+        await fails_at_once(store.add_post("ghost"), store.version())
         server.thaw()
         await serves_again(store)
         assert await store.add_post("after") == 2  # the same data, so no step
 
 
+@asynccontextmanager
+async def suspended(server: RedisServer) -> AsyncIterator[tuple[Store, HeldReactor]]:
+    """A store whose server does not answer; time stands, but for what the test advances it."""
+    held = HeldReactor()
+    store = make_store(server.url, cast(Any, held))
+    store.prepare()
+    await store.start()
+    server.freeze()
+    try:
+        yield store, held
+    finally:
+        server.thaw()
+        stopping = started(store.stop())
+        while not stopping.called:  # it waits for pending replies
+            await pass_time(held, 0.1, 0.1)
+        await stopping
+
+
+async def pass_time(held: HeldReactor, seconds: float, iteration_s: float) -> None:
+    """Advance the time by iterations of the reactor that take so long each."""
+    for _ in range(round(seconds / iteration_s)):
+        held.advance(iteration_s)
+        await sleep(0)
+
+
+@ensureDeferred
+async def test_call_fails_within_two_seconds_while_the_server_is_suspended(server: RedisServer) -> None:
+    """Reference: Workers and nodes."""
+    async with suspended(server) as (store, held):
+        calls = [started(store.list_posts(limit=9)), started(store.add_post("ghost"))]
+        await pass_time(held, 1.4, 0.05)
+        assert not any(call.called for call in calls)
+        await pass_time(held, 0.6, 0.05)
+        await wait_until(lambda: all(call.called for call in calls))  # the connection is closed by the reactor itself
+        await all_fail(calls)
+
+
 @ensureDeferred
 async def test_short_suspension_keeps_the_connection(server: RedisServer, log: Log) -> None:
-    async with connected(server.url) as store:
-        server.freeze()
-        adding = started(store.add_post("patience"))
-        await sleep(0.3)
+    async with suspended(server) as (store, held):
+        asking = started(store.list_posts(limit=9))
+        await pass_time(held, 1.4, 0.05)
         server.thaw()
-        assert await adding == 1
+        assert (await asking).posts == []
         assert log.lines("trying again") == []
 
 
-@pytest.mark.slow
 @ensureDeferred
 async def test_stall_of_our_own_process_keeps_the_connection(server: RedisServer, log: Log) -> None:
     """An iteration of the reactor that takes longer than the timeout of a reply, on a busy machine."""
-    async with connected(server.url) as store:
-        server.freeze()
+    async with suspended(server) as (store, held):
         asking = started(store.list_posts(limit=9))
-        time.sleep(2)  # noqa: ASYNC251 - the stall
-        reactor.callLater(0.5, server.thaw)
-        await asking
+        await pass_time(held, 2, 2)
+        await pass_time(held, 0.5, 0.05)
+        server.thaw()
+        assert (await asking).posts == []
         assert log.lines("trying again") == []
 
 
-@pytest.mark.slow
 @ensureDeferred
 async def test_silent_server_is_dropped_in_time_although_each_iteration_is_long(server: RedisServer) -> None:
-    async with connected(server.url) as store:
-        server.freeze()
-        busy = LoopingCall(time.sleep, 0.6)
-        turning = busy.start(0.61)
-        began = time.monotonic()
-        try:
-            assert isinstance(await error_of(store.list_posts(limit=9)), StoreUnavailableError)
-            assert time.monotonic() - began < DEADLINE_S + EXTENSION_MAX_S + 2.5  # some iterations
-        finally:
-            busy.stop()
-            await turning
-            server.thaw()
+    async with suspended(server) as (store, held):
+        asking = started(error_of(store.list_posts(limit=9)))
+        await pass_time(held, DEADLINE_S + EXTENSION_MAX_S + 2.5, 0.61)  # some iterations
+        await wait_until(lambda: asking.called)
+        assert isinstance(await asking, StoreUnavailableError)
 
 
 @pytest.mark.slow
@@ -190,6 +219,7 @@ async def test_step_of_the_servers_clock_refuses_writes_only_until_it_is_measure
         assert await store.add_post("in time") == 1
 
 
+@pytest.mark.usefixtures("patient")
 @ensureDeferred
 async def test_restart_under_load_loses_no_acknowledged_write(server: RedisServer) -> None:
     acknowledged: dict[int, str] = {}
@@ -226,6 +256,7 @@ async def test_restart_under_load_loses_no_acknowledged_write(server: RedisServe
         assert {post_id: stored.get(post_id) for post_id in acknowledged} == acknowledged
 
 
+@pytest.mark.usefixtures("patient")
 @ensureDeferred
 async def test_memory_stays_flat_without_a_server(server: RedisServer) -> None:
     async def ask(store: Store, times: int) -> None:
@@ -258,7 +289,7 @@ async def test_cancelled_calls_leave_nothing_behind(server: RedisServer) -> None
             call.cancel()
         await gatherResults(calls)
         del calls
-        await fails(store.version(), within_s=10)  # this process was busy, not Redis
+        await fails(store.version())
         server.thaw()
         await serves_again(store)
         await sleep(0.2)

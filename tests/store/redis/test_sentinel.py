@@ -29,10 +29,6 @@ from tests.store.failing import (
 
 pytestmark = pytest.mark.usefixtures("log")
 
-OUTAGE_MAX_S = 45.0
-"""How long writes may fail in a failover. A primary counts as dead after 1 s, and some 2.5 s are usual. If no sentinel
-wins the election, as on a busy machine, there is another one after twice their failover timeout of 5 s."""
-
 TRIES = 20
 
 PASSWORD = "s3cret"
@@ -77,8 +73,8 @@ def waits_for_replica(server: RedisServer) -> bool:
 async def write_that_waits(store: Store, primary: RedisServer) -> Deferred[list[PostdError]]:
     """Start a write that will fail, and return it while it waits for a replica, which is half a second only."""
     for _ in range(TRIES):
-        await serves_again(store, PATIENCE_S)
-        writing = started(fails(store.add_post("perhaps"), within_s=PATIENCE_S))
+        await serves_again(store)
+        writing = started(fails(store.add_post("perhaps")))
         while not writing.called:
             if waits_for_replica(primary):
                 return writing
@@ -114,16 +110,15 @@ async def until_all_know_each_other(group: Group) -> None:
         return int(found["num-slaves"]) == len(group.replicas) and int(found["num-other-sentinels"]) == 2
 
     for replica in group.replicas:
-        await wait_until(lambda: is_replicating(replica, group.primary.port), within_s=PATIENCE_S)  # noqa: B023
+        await wait_until(lambda: is_replicating(replica, group.primary.port))  # noqa: B023
     for sentinel in group.sentinels:
-        await wait_until(lambda: known(sentinel), within_s=PATIENCE_S)  # noqa: B023
+        await wait_until(lambda: known(sentinel))  # noqa: B023
     # Sentinels promote only replicas that have reported their offset.
     await wait_until(
         lambda: all(
             group.primary.ask("INFO", "replication")[f"slave{n}"]["state"] == "online"
             for n in range(len(group.replicas))
-        ),
-        within_s=PATIENCE_S,
+        )
     )
 
 
@@ -140,8 +135,6 @@ class Writers:
 
     def __init__(self, store: Store) -> None:
         self.acknowledged: dict[int, str] = {}
-        self.last_at = reactor.seconds()
-        self.longest_gap_s = 0.0
         self._store = store
         self._ends = False
         self._all = [started(self._write(f"{n}")) for n in range(8)]
@@ -156,22 +149,19 @@ class Writers:
             except StoreUnavailableError:
                 await sleep(0.02)
                 continue
-            now = reactor.seconds()
-            self.longest_gap_s = max(self.longest_gap_s, now - self.last_at)
-            self.last_at = now
             assert post_id not in self.acknowledged
             self.acknowledged[post_id] = text
 
-    async def more(self, count: int = 100, within_s: float = OUTAGE_MAX_S) -> None:
+    async def more(self, count: int = 100) -> None:
         before = len(self.acknowledged)
-        await wait_until(lambda: len(self.acknowledged) > before + count, within_s)
+        await wait_until(lambda: len(self.acknowledged) > before + count)
 
     async def end(self) -> None:
         self._ends = True
         await gatherResults(self._all)
 
     async def check_nothing_is_lost(self, store: Store) -> None:
-        await serves_again(store, OUTAGE_MAX_S)  # on a busy machine the connection may just have been dropped
+        await serves_again(store)  # on a busy machine the connection may just have been dropped
         stored = dict(await posts_of(store))
         assert {post_id: stored.get(post_id) for post_id in self.acknowledged} == self.acknowledged
 
@@ -190,7 +180,6 @@ async def test_failover_loses_no_acknowledged_write(tmp_path: Path, log: Log) ->
         assert (await store.version()).revision > before.revision
         promoted = group.primary_port()
         assert promoted != group.primary.port
-        assert writers.longest_gap_s < OUTAGE_MAX_S
         (replica,) = [one for one in group.replicas if one.port != promoted]
         replica.kill()
         await writers.more(300)  # with no replica that could confirm anything
@@ -220,10 +209,9 @@ async def test_suspended_primary_gets_no_writes_when_it_resumes(tmp_path: Path) 
         group.sentinels[0].freeze()  # the first that is asked takes connections and says nothing
         group.primary.freeze()
         await writers.more()
-        assert writers.longest_gap_s < OUTAGE_MAX_S
         promoted = group.primary_port()
         assert promoted != group.primary.port
-        await serves_again(idle, OUTAGE_MAX_S)
+        await serves_again(idle)
         group.primary.thaw()
         assert role_of(group.primary) == "master"  # not demoted yet
         for n in range(40):
@@ -285,7 +273,7 @@ async def test_write_without_a_replica_is_not_acknowledged(tmp_path: Path) -> No
             await store.add_post("before")
             for replica in group.replicas:
                 replica.freeze()
-            errors = await fails(*(store.add_post("perhaps") for _ in range(20)), within_s=PATIENCE_S)
+            errors = await fails(*(store.add_post("perhaps") for _ in range(20)))
             assert "no replica has the last writes yet" in str(errors[0])
             # Reads do not wait behind a write.
             for _ in range(TRIES):
@@ -318,7 +306,7 @@ async def test_enforced_replicas_are_needed_for_each_acknowledgement(tmp_path: P
             group.replicas[0].freeze()
             until = reactor.seconds() + 4
             while reactor.seconds() < until:
-                await fails(store.add_post("perhaps"), within_s=PATIENCE_S)
+                await fails(store.add_post("perhaps"))
             group.replicas[0].thaw()
             await until_written(store)
 
@@ -330,7 +318,7 @@ async def until_written(store: Store) -> None:
         try:
             await store.add_post("after")
         except StoreUnavailableError:
-            assert reactor.seconds() < began + OUTAGE_MAX_S
+            assert reactor.seconds() < began + PATIENCE_S
             await sleep(0.02)
         else:
             return

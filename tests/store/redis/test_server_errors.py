@@ -21,11 +21,10 @@ from postd.store.redis.connecting import connect
 from postd.store.redis.connection import RedisReplyError
 from postd.store.redis.url import Host, RedisAddress
 from tests.cases import each
+from tests.helpers import PATIENCE_S
 from tests.redis_server import Proxy, RedisServer, free_port
 from tests.store.contract import NOW, error_of, id_hash_of, make_session, make_token, posts_of
 from tests.store.failing import (
-    AT_ONCE_S,
-    BACK_WITHIN_S,
     Log,
     check_no_number_comes_again,
     connected,
@@ -38,7 +37,7 @@ from tests.store.failing import (
     wait_until,
 )
 
-pytestmark = pytest.mark.usefixtures("log")
+pytestmark = pytest.mark.usefixtures("log", "patient")
 
 
 @ensureDeferred
@@ -146,10 +145,10 @@ async def test_loading_server_is_unavailable_until_it_has_loaded(server: RedisSe
         server.kill()
         server.start("key-load-delay 100", wait=False)
         await wait_for_error(store, "loading")
-        await fails(store.add_post("ghost"), store.version(), within_s=AT_ONCE_S)
+        await fails(store.add_post("ghost"), store.version())
         with pytest.raises(StoreUnavailableError):
             make_store(server.url).prepare()
-        await serves_again(store, within_s=20)
+        await serves_again(store)
         assert await posts_of(store) == [(1, "before")]
         lines = log.lines("trying again")
         assert any("is loading its data" in line for line in lines)
@@ -249,7 +248,7 @@ def provoke_misconf(server: RedisServer) -> None:
     (server.folder / "dump.rdb" / "x").mkdir(parents=True)
     server.ask("CONFIG", "SET", "save", "3600 1000000")
     server.ask("BGSAVE")
-    deadline = time.monotonic() + BACK_WITHIN_S
+    deadline = time.monotonic() + PATIENCE_S
     while server.ask("INFO", "persistence")["rdb_last_bgsave_status"] != "err":
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -36,6 +36,7 @@ def server(shared_server: RedisServer) -> RedisServer:
     return shared_server
 
 
+@pytest.mark.usefixtures("patient")
 class RedisStoreTests(LastingStoreContract):
     @pytest.fixture
     def make_store(self, server: RedisServer) -> MakeStore:

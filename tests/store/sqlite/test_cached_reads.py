@@ -11,7 +11,6 @@ from unittest.mock import Mock
 import pytest
 from pytest_twisted import ensureDeferred
 from twisted.internet import reactor as global_reactor
-from twisted.internet.task import deferLater
 
 from postd.protocol.password_reset import PasswordReset
 from postd.reactor import IReactor
@@ -33,6 +32,7 @@ from tests.store.contract import (
     until_available,
 )
 from tests.store.sqlite.files import busy, make_store_file, reader_of, statements_of
+from tests.store.sqlite.test_held_file import leave
 
 reactor = cast(IReactor, global_reactor)
 
@@ -248,19 +248,17 @@ async def test_cache_of_query_results_is_bounded(store: SqliteStore) -> None:
 
 
 @ensureDeferred
-async def test_cache_is_emptied_when_the_file_is_replaced(make_store: MakeStore, path: Path) -> None:
-    store = await open_store(make_store)
+async def test_cache_is_emptied_when_the_file_is_replaced(store: SqliteStore, path: Path) -> None:
     await store.add_session(id_hash_of(1), make_session())
     key = await store.key("one")
     assert await store.get_session(id_hash_of(1)) is not None
     backup = path.with_suffix(".backup")
     make_store_file(backup)
     backup.rename(path)
-    await deferLater(reactor, 1.1)  # time for the next check of the file
+    await leave(store)
     await until_available(store)
     assert await store.get_session(id_hash_of(1)) is None
     assert await store.key("one") != key
-    await store.stop()
 
 
 @ensureDeferred

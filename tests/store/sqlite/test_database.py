@@ -3,8 +3,9 @@
 import math
 import os
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from threading import Event
 from typing import Any, cast
@@ -44,6 +45,7 @@ from tests.store.contract import (
     until_available,
 )
 from tests.store.sqlite.files import busy, locks_of, make_store_file, reader_of, statements_of, turns_of, writer_of
+from tests.store.sqlite.test_held_file import leave
 
 reactor = cast(IReactor, global_reactor)
 
@@ -235,7 +237,7 @@ async def test_unexpected_error_leaves_no_transaction_open(store: SqliteStore) -
 
 
 @ensureDeferred
-async def test_replaced_file_is_reopened(make_store: MakeStore, path: Path) -> None:
+async def test_replaced_file_is_reopened(make_store: Callable[[], SqliteStore], path: Path) -> None:
     """A backup is restored while the server runs."""
     store = await open_store(make_store)
     backup = path.with_suffix(".backup")
@@ -245,7 +247,7 @@ async def test_replaced_file_is_reopened(make_store: MakeStore, path: Path) -> N
     error = await error_of(store.add_post("would be lost"))
     assert isinstance(error, StoreUnavailableError)
     assert "moved, removed or replaced" in error.why
-    await deferLater(reactor, 1.1)  # time for the next check of the file
+    await leave(store)
     await until_available(store)
     assert await store.add_post("new") == 4
     assert len((await store.list_posts(limit=99)).posts) == 4
@@ -267,6 +269,15 @@ async def test_stop_removes_the_log_of_a_replaced_file(make_store: MakeStore, pa
     assert run_sql(moved, "SELECT count(*) FROM post") == [(50,)]
 
 
+async def until_unavailable(store: Store) -> None:
+    """Wait until a store has noticed that its file was replaced."""
+    deadline = time.monotonic() + PATIENCE_S
+    with suppress(StoreUnavailableError):
+        while await store.version():
+            assert time.monotonic() < deadline
+            await deferLater(reactor, 0.02)
+
+
 @pytest.mark.slow
 @ensureDeferred
 @pytest.mark.parametrize("holds", ["SELECT * FROM post", "PRAGMA user_version"], ids=["reading", "idle"])
@@ -283,7 +294,7 @@ async def test_replaced_file_that_another_program_has_open_is_not_corrupted(
         backup.rename(path)
         await deferLater(reactor, 2)
         if holds.startswith("SELECT"):  # it needs the log of the old file
-            assert isinstance(await error_of(store.version()), StoreUnavailableError)
+            await until_unavailable(store)
         other.execute("ROLLBACK")
         await until_available(store)
         other.execute("INSERT INTO post (post) VALUES ('into the old file')")
@@ -295,10 +306,11 @@ async def test_replaced_file_that_another_program_has_open_is_not_corrupted(
 
 
 @ensureDeferred
-async def test_removed_file_is_not_created_again(store: Store, path: Path) -> None:
+async def test_removed_file_is_not_created_again(store: SqliteStore, path: Path) -> None:
     await store.add_post("one")
     moved = path.with_suffix(".moved")
     path.rename(moved)
+    await leave(store)
     await deferLater(reactor, 1.8)
     assert not path.exists()
     assert isinstance(await error_of(store.version()), StoreUnavailableError)

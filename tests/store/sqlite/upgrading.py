@@ -69,7 +69,7 @@ def main(path: str, where: str = "nowhere") -> None:
     say("here")
     sys.stdin.readline()
     with capturedLogs() as events:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while True:
             try:
                 writer, _ = file.open_writer(check_whole=True)
