@@ -28,6 +28,7 @@ from zope.interface.verify import verifyObject
 from postd.auth.credentials import IBearerCredentials, IDigestCredentials, IPasswordCredentials
 from postd.auth.introspection import REQUESTS_MAX
 from postd.protect import Protection, identity, issuer
+from postd.protect.protection import STORE_WAIT_MAX_S
 from postd.protocol.personal_token import make_token
 from postd.reactor import IReactor
 from postd.scheme_names import SCHEMES, SchemeName
@@ -822,6 +823,21 @@ class StartAndStopTests:
         program.get("/all", basic())
         program.stop()
         assert not program.clock.getDelayedCalls()
+
+    def test_store_that_is_away_delays_the_start_by_a_second(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("postd.protect.protection.STORE_WAIT_MAX_S", STORE_WAIT_MAX_S)
+        (tmp_path / "users").write_text(account("alice"))
+        program = Program(users=tmp_path / "users", store="redis://127.0.0.1:1")
+        program.mount("basic", "basic")
+        starting = Deferred.fromCoroutine(program.protection.start())
+        program.clock.advance(0.9)
+        assert not starting.called
+        program.clock.advance(0.2)
+        result_of(starting)
+        assert program.get("/basic", basic()).status == 503
+        program.stop()
 
     def test_stop_while_it_waits_for_the_store_ends_the_start(self, tmp_path: Path) -> None:
         (tmp_path / "users").write_text(account("alice"))
