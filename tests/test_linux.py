@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from tests.cases import each
+from tests.helpers import PATIENCE_S
 
 TWISTD = "from twisted.scripts.twistd import run; sys.argv = ['twistd', '-n', '--pidfile=', 'postd']"
 POSTD = "sys.argv = ['postd', 'list']"
@@ -24,7 +25,9 @@ crashes."""
 )
 def test_other_system_is_refused_in_one_line(before: str, after: str) -> None:
     program = f"import sys; {before}\nsys.platform = 'darwin'\n{after}"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr == "postd: runs on Linux only (this is darwin; reasons: docs/reference/limits.md)\n"
@@ -37,4 +40,4 @@ sys.platform = "freebsd14"
 import postd.client, postd.protocol.jwt, postd.protocol.digest
 assert "postd.linux" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", program], timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", program], timeout=PATIENCE_S, check=True)

@@ -3,7 +3,6 @@
 import hashlib
 import re
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,8 +17,6 @@ from tests.integration.forking import run
 
 POSTD = str(Path(sys.executable).parent / "postd")
 HASHES: Mapping[str, Any] = {"MD5": hashlib.md5, "SHA-256": hashlib.sha256}
-TAKEN_UP_MAX_S = 2.0
-"""How soon a changed user file is in force (reference: User file)."""
 
 
 def run_postd_user(file: Path, command: str, name: str, password: str | None = None) -> str:
@@ -50,14 +47,10 @@ def see_home(daemon: Daemon, session: str) -> httpx.Response:
 
 @contextmanager
 def taken_up(daemon: Daemon, words: str) -> Iterator[None]:
-    """Change the user file in the block, then wait until the log has the words once more, within the time limit."""
+    """Change the user file in the block, then wait until the log has the words once more."""
     before = daemon.log.count(words)
     yield
-    changed = time.monotonic()
-    while daemon.log.count(words) == before:
-        assert daemon.process.poll() is None, daemon.log
-        assert time.monotonic() < changed + TAKEN_UP_MAX_S, daemon.log
-        time.sleep(0.02)
+    daemon.wait_for(words, before + 1)
 
 
 def decode_parameters(field: str) -> dict[str, str]:

@@ -17,7 +17,7 @@ from tests.helpers import PATIENCE_S, run_sql, wait_until
 from tests.integration.daemon import FREE_PORT, Daemon
 from tests.integration.test_bearer import bearer_table
 from tests.integration.test_logins import kill, serve, stop
-from tests.integration.test_redis import ENDS_WITHIN_S, wait_for_service
+from tests.integration.test_redis import wait_for_service
 from tests.integration.test_workers import clients_of_each
 from tests.issuer import ABSENT, Issuer, Key, Prover, make_token
 from tests.redis_server import RedisServer
@@ -226,7 +226,7 @@ def test_unavailable_redis_is_503_and_forgets_no_proof(tmp_path: Path, issuer: I
     with (
         RedisServer(tmp_path / "redis") as redis,
         start(tmp_path / "node", issuer, redis.url) as node,
-        httpx.Client(base_url=node.url, timeout=ENDS_WITHIN_S) as client,
+        httpx.Client(base_url=node.url, timeout=PATIENCE_S) as client,
     ):
         assert get_post(client, seen) == 200
         redis.kill()

@@ -143,13 +143,18 @@ async def test_client_writes_posts_with_each_scheme(scheme: str, house: House) -
 async def test_client_renews_an_expired_digest_nonce(house: House) -> None:
     async with PostClient(REACTOR, house.daemon.url, Digest("alice", PASSWORD)) as posts:
         before = {status: house.daemon.log.count(f'" {status} ') for status in (201, 401)}
+        began = REACTOR.seconds()
         ids = [await posts.add("a")]
+        took_s = REACTOR.seconds() - began
         await deferLater(REACTOR, NONCE_LIFETIME_S + 0.2)
+        began = REACTOR.seconds()
         ids += [await posts.add("b"), await posts.add("c")]
+        took_s = max(took_s, REACTOR.seconds() - began)
         assert sorted(set(ids)) == ids
-        # Once to be asked, once since it was stale.
+        # Once to be asked, once since it was stale; a nonce may expire meanwhile on a busy machine.
         await wait_until(lambda: house.daemon.log.count('" 201 ') == before[201] + 3)
-        assert house.daemon.log.count('" 401 ') == before[401] + 2
+        refused = house.daemon.log.count('" 401 ') - before[401]
+        assert refused == 2 or (refused > 2 and took_s > NONCE_LIFETIME_S)
 
 
 @ensureDeferred

@@ -7,7 +7,6 @@ import socket
 import ssl
 import stat
 import subprocess
-import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -235,21 +234,16 @@ def test_unusable_options_exit_with_one_line(tmp_path: Path) -> None:
 
 
 def test_stop_finishes_answers_and_logs_running_writes(tmp_path: Path) -> None:
-    with Daemon(tmp_path) as daemon:
-        statuses: list[int] = []
-
-        def add() -> None:
-            statuses.append(httpx.post(f"{daemon.url}/post", json={"post": "x"}, timeout=PATIENCE_S).status_code)
-
-        writer = threading.Thread(target=add)
+    with Daemon(tmp_path) as daemon, daemon.connect() as client:
         with locked(tmp_path / "postd.db", "IMMEDIATE"):
-            writer.start()
-            time.sleep(0.5)
+            head = b"POST /post HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            client.sendall(head + b'Content-Length: 12\r\n\r\n{"post":"x"}')
+            httpx.get(f"{daemon.url}/post")  # it came later: the other one has been read
             daemon.process.send_signal(signal.SIGTERM)
             time.sleep(0.3)
-        writer.join()
+        answer = b"".join(iter(lambda: client.recv(10_000), b""))
         daemon.stop()
-    assert statuses == [201]
+    assert answer.startswith(b"HTTP/1.1 201 ")
     assert '"POST /post HTTP/1.1" 201' in daemon.log
 
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.helpers import PATIENCE_S, locked
+from tests.helpers import PATIENCE_S, locked, wait_until
 from tests.integration.daemon import Daemon
 from tests.integration.logins import run_postd_user, sign_in
 from tests.integration.test_bearer import bearer_table
@@ -227,9 +227,8 @@ def test_resumed_stream_has_each_event_once_over_restart_and_kill_9(tmp_path: Pa
 def test_streams_do_not_delay_a_stop(tmp_path: Path) -> None:
     with Daemon(tmp_path, *TWO) as daemon, ExitStack() as closing:
         listeners = [closing.enter_context(listening(daemon.url)) for _ in range(6)]
-        start = time.monotonic()
         daemon.stop()
-        assert time.monotonic() - start < 5
+        assert "connections aborted" not in daemon.log  # at the end of the grace
         assert all(listener.ends_whole() for listener in listeners)
 
 
@@ -275,6 +274,14 @@ def test_the_same_post_is_stored_once_by_all_workers(daemon: Daemon) -> None:
         same_post_through([client for _ in range(4) for client in closing.enter_context(clients_of_each(daemon))])
 
 
+def is_refused_while_another_runs(client: httpx.Client, n: int) -> bool:
+    """Repeat a request whose write waits for a lock; on a busy machine neither may have arrived in time."""
+    try:
+        return add(client, f"post {n}", f"key-{n}").status_code == 409
+    except httpx.TimeoutException:
+        return False
+
+
 def test_idempotency_key_outlives_kill_9_during_a_write(tmp_path: Path) -> None:
     """A repeated request returns the result of the one that got no response."""
     for n in range(3):
@@ -282,7 +289,7 @@ def test_idempotency_key_outlives_kill_9_during_a_write(tmp_path: Path) -> None:
             with locked(tmp_path / "postd.db", "IMMEDIATE"), httpx.Client(base_url=daemon.url, timeout=0.3) as client:
                 with pytest.raises(httpx.TimeoutException):
                     add(client, f"post {n}", f"key-{n}")
-                assert add(client, f"post {n}", f"key-{n}").status_code == 409
+                wait_until(lambda: is_refused_while_another_runs(client, n))  # noqa: B023 - waited for here
             time.sleep(0.02 * n)
             daemon.kill()
         with Daemon(tmp_path) as daemon, httpx.Client(base_url=daemon.url) as client:

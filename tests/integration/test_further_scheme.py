@@ -17,6 +17,7 @@ from twisted.web.server import Site
 
 from postd.protect import Protection, identity
 from tests.client.server import REACTOR
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.web.clients import account
 
@@ -166,5 +167,5 @@ def test_settings_of_a_further_scheme_are_checked(tmp_path: Path, before: str, a
     (tmp_path / "postd.toml").write_text(SETTINGS.replace(before, after))
     through = (sys.executable, "-c", REGISTERED.format(folder=str(tmp_path)))
     with Daemon(tmp_path, "-c", "postd.toml", wait=False, through=through) as daemon:
-        assert daemon.process.wait(60) == 1
+        assert daemon.process.wait(PATIENCE_S) == 1
         assert why in daemon.log

@@ -718,8 +718,13 @@ def test_throttle_ignores_forwarded_for_of_untrusted_peers(tmp_path: Path) -> No
 def test_throttle_ends_after_its_window(tmp_path: Path) -> None:
     write_users(tmp_path, alice=PASSWORD)
     with serve(tmp_path, 'users = "users"\nthrottle = {failures = 2, window = "2s"}') as daemon:
-        assert [try_basic(daemon, "alice", "wrong").status_code for _ in range(2)] == [401, 401]
-        refused = try_basic(daemon, "alice", PASSWORD)
+        while True:  # the window may end before the third request on a busy machine
+            began = time.monotonic()
+            assert [try_basic(daemon, "alice", "wrong").status_code for _ in range(2)] == [401, 401]
+            refused = try_basic(daemon, "alice", PASSWORD)
+            if refused.status_code == 429:
+                break
+            assert time.monotonic() > began + 2
         check_throttled(refused)
         time.sleep(int(refused.headers["Retry-After"]))
         assert try_basic(daemon, "alice", PASSWORD).status_code == 200
@@ -734,14 +739,12 @@ def test_password_verification_does_not_block_other_requests(tmp_path: Path) -> 
     write_users(tmp_path, **dict.fromkeys(names, PASSWORD))
     with serve(tmp_path) as daemon, httpx.Client(base_url=daemon.url) as client, ThreadPoolExecutor(30) as pool:
         logins = [pool.submit(sign_in, daemon, name, PASSWORD) for name in names]
-        waits = []
+        served = 0
         while not all(login.done() for login in logins):
-            asked = time.monotonic()
             assert client.get("/post").status_code == 200
-            waits.append(time.monotonic() - asked)
+            served += 1
         assert [login.result().status_code for login in logins] == [302] * len(names)
-    assert len(waits) > 5
-    assert max(waits) < 1
+    assert served > len(names)  # else each may have waited for a verification
 
 
 def test_log_has_no_secret(tmp_path: Path) -> None:

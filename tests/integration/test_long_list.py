@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 
 POSTS = 1_000_000
@@ -45,7 +46,7 @@ def test_long_list_is_complete_with_bounded_memory(daemon: Daemon) -> None:
     slow = [daemon.connect() for _ in range(3)]
     for client, coding in zip(slow, ("identity", "gzip", "gzip"), strict=True):
         client.sendall(f"GET /post HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: {coding}\r\n\r\n".encode())
-    posts = httpx.get(f"{daemon.url}/post", timeout=60).json()
+    posts = httpx.get(f"{daemon.url}/post", timeout=PATIENCE_S).json()
     assert [posts[0]["id"], posts[-1]["id"], len(posts)] == [1, POSTS, POSTS]
     for client in slow:
         client.close()
@@ -57,7 +58,7 @@ def test_long_list_does_not_block_other_requests(daemon: Daemon) -> None:
     done = threading.Event()
 
     def read_all() -> None:
-        httpx.get(f"{daemon.url}/post", timeout=60)
+        httpx.get(f"{daemon.url}/post", timeout=PATIENCE_S)
         done.set()
 
     reader = threading.Thread(target=read_all)

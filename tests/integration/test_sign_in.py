@@ -15,6 +15,7 @@ from twisted.internet.threads import deferToThread
 from postd.client import AuthClient
 from postd.reactor import IReactor
 from postd.testing import Provider
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import FREE_PORT, Daemon
 from tests.integration.forking import run
 from tests.integration.logins import POSTD
@@ -203,6 +204,6 @@ def test_wrong_settings_end_the_start_in_one_line(tmp_path: Path, line: str, why
     table = "\n".join(f"{name} = {text}" for name, text in {**options, key: value}.items())
     (tmp_path / "postd.toml").write_text(f"[[sign_in]]\n{table}\n")
     with Daemon(tmp_path, "--config", "postd.toml", wait=False) as daemon:
-        assert daemon.process.wait(20) == 1
+        assert daemon.process.wait(PATIENCE_S) == 1
     (shown,) = daemon.log.splitlines()
     assert f"postd.toml: {why}" in shown

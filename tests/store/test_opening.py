@@ -14,6 +14,7 @@ from postd.store.opening import STORE_URLS, open_login_store, open_store
 from postd.store.redis.store import RedisStore
 from postd.store.sqlite.store import MemoryStore, SqliteStore
 from tests.cases import each
+from tests.helpers import PATIENCE_S
 
 reactor = cast(IReactor, global_reactor)
 
@@ -30,7 +31,9 @@ print([name for name in sys.modules if name.startswith(others)])
 
 
 def test_login_store_in_memory_imports_no_other_store() -> None:
-    result = subprocess.run([sys.executable, "-c", OPEN], capture_output=True, text=True, timeout=60, check=True)
+    result = subprocess.run(
+        [sys.executable, "-c", OPEN], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert result.stdout == "[]\n"
 
 
