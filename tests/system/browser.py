@@ -16,10 +16,12 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
+from tests.helpers import PATIENCE_S
+
 ROOT = Path(__file__).parent.parent.parent
 AXE = Path(os.environ.get("POSTD_TEST_AXE", ROOT / ".venv/axe/node_modules/axe-core/axe.min.js"))
 
-WAIT_MAX_S = 15.0
+WAIT_MAX_S = PATIENCE_S
 POLL_S = 0.1
 """How often a condition is checked that is waited for."""
 

@@ -19,10 +19,11 @@ from selenium.webdriver.remote.client_config import ClientConfig
 from selenium.webdriver.remote.command import Command
 from selenium.webdriver.remote.remote_connection import RemoteConnection
 
+from tests.helpers import PATIENCE_S
 from tests.system.browser import WAIT_MAX_S, Bidi, Browser
 
 FIREFOX = "/usr/bin/firefox-esr"
-START_MAX_S = 60.0
+START_MAX_S = PATIENCE_S
 
 # No requests but to the daemon. Port 0 is any free one.
 PREFERENCES: dict[str, bool | int | str] = {

@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, quote_plus, urlsplit
 import httpx
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from tests.helpers import PATIENCE_S
 from tests.issuer import Key, b64
 
 ROOT = Path(__file__).parent.parent.parent
@@ -32,7 +33,7 @@ SECRET = "100% secret: 1 + 1"
 RESOURCE_SERVER = "resource-server"
 REDIRECT_URI = "http://127.0.0.1/back"
 SHORT_S = 1
-STOP_MAX_S = 15.0
+STOP_MAX_S = PATIENCE_S
 
 
 class Tokens(NamedTuple):

@@ -5,6 +5,8 @@ import re
 import subprocess
 from pathlib import Path
 
+from tests.helpers import PATIENCE_S
+
 ROOT = Path(__file__).parent.parent.parent
 ETC = ROOT / "etc"
 ALERTS = ETC / "prometheus-alerts.yml"
@@ -12,7 +14,9 @@ FIRES = Path(__file__).parent / "alerts.yml"
 
 
 def promtool(*command: str) -> str:
-    run = subprocess.run(["promtool", *command], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run(
+        ["promtool", *command], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     return run.stdout
 

@@ -22,6 +22,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.integration.forking import run
 from tests.integration.logins import POSTD, DigestUser, decode_parameters, is_stale
@@ -32,7 +33,7 @@ from tests.redis_server import RedisServer, free_port
 from tests.system.chromium import open_chromium
 from tests.system.test_redis import DEBIAN, substitute
 
-WAIT_MAX_S = 30.0
+WAIT_MAX_S = PATIENCE_S
 CLIENT = "127.0.0.7"
 """Where a client comes from; the proxy that nodes trust is 127.0.0.1."""
 
@@ -59,7 +60,7 @@ failures = {FAILURES_MAX}
 
 
 def nginx_version() -> tuple[int, ...]:
-    said = subprocess.run(["nginx", "-v"], capture_output=True, text=True, timeout=20, check=True).stderr
+    said = subprocess.run(["nginx", "-v"], capture_output=True, text=True, timeout=PATIENCE_S, check=True).stderr
     return tuple(map(int, re.findall(r"\d+", said)[:3]))
 
 
@@ -129,7 +130,7 @@ class Balancer:
     def client(self, address: str = CLIENT, **options: Any) -> httpx.Client:
         """Return a client that trusts the balancer's certificate; `address` is where it comes from."""
         transport = httpx.HTTPTransport(verify=self._context, local_address=address)
-        return httpx.Client(transport=transport, base_url=self.url, timeout=20, **options)
+        return httpx.Client(transport=transport, base_url=self.url, timeout=PATIENCE_S, **options)
 
     def served(self, line: str) -> list[int]:
         """Return how often each node has logged a text."""
@@ -144,7 +145,7 @@ class Balancer:
 
     def _stop(self) -> None:
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(PATIENCE_S)
 
     def _make_node(self, number: int) -> Daemon:
         folder = self._folder / f"node{number}"
@@ -256,7 +257,7 @@ def client(balancer: Balancer) -> Iterator[httpx.Client]:
 def test_example_settings_are_valid(balancer: Balancer) -> None:
     program, *options = balancer.command
     check = {"nginx": ["-t", *options], "haproxy": ["-c", *options], "caddy": ["adapt", *options[1:]]}[program]
-    result = subprocess.run([program, *check], capture_output=True, text=True, timeout=20, check=False)
+    result = subprocess.run([program, *check], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert result.returncode == 0, result.stderr
     assert "warn" not in (result.stdout + result.stderr).lower()
 
@@ -299,7 +300,7 @@ def curl(balancer: Balancer, option: str) -> str:
     """Return the answer to a login, and the version of HTTP and the status that it came with."""
     options = [option, "--cacert", str(balancer.authority), "--user", f"alice:{PASSWORD}"]
     command = ["curl", "--silent", "--write-out", "%{http_version} %{http_code}", *options, f"{balancer.url}/basic"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
 
 
 def test_http_1_and_2_are_accepted(balancer: Balancer) -> None:
@@ -318,7 +319,10 @@ def test_caddy_advertises_http_3(balancer: Balancer, client: httpx.Client, tmp_p
         browser.open("/docs")
         protocol = "return performance.getEntriesByType('navigation')[0].nextHopProtocol"
         assert (browser.driver.execute_script(protocol), "POST /post" in browser.text) == ("h3", True)
-    if "HTTP3" in subprocess.run(["curl", "--version"], capture_output=True, text=True, timeout=20, check=True).stdout:
+    if (
+        "HTTP3"
+        in subprocess.run(["curl", "--version"], capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+    ):
         assert curl(balancer, "--http3-only") == f"{SUCCESS}3 200"
 
 

@@ -19,7 +19,7 @@ from twisted.web.resource import Resource
 from postd.http.peer import PeerResolver
 from postd.net.listening import ask_for_client_certificates, bind, close
 from postd.reactor import IReactor
-from tests.helpers import make_certificate, make_site
+from tests.helpers import PATIENCE_S, make_certificate, make_site
 from tests.redis_server import free_port
 from tests.system.browser import OpenBrowser
 from tests.system.test_balancers import wait_until
@@ -92,7 +92,7 @@ def encoded(files: Files) -> str:
 
 def run(*command: str | Path, sent: str = "") -> str:
     """Return what a program prints; its status is not looked at."""
-    return subprocess.run(command, input=sent, capture_output=True, text=True, timeout=60, check=False).stdout
+    return subprocess.run(command, input=sent, capture_output=True, text=True, timeout=PATIENCE_S, check=False).stdout
 
 
 def curl(url: str, *options: str, shows: Files | None = None) -> str:
@@ -229,7 +229,7 @@ def running(command: Sequence[str], url: str, folder: Path) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE_S)
 
 
 @pytest.mark.parametrize("asks", [True, False], ids=["asks", "does not ask"])

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.integration.logins import check_info, decode_parameters, run_postd_user, sign_in, taken_up
 
@@ -23,7 +24,7 @@ api = {read = ["basic", "digest"], write = ["basic", "digest"]}
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +234,7 @@ def test_other_htpasswd_hashes_are_refused_by_line(tmp_path: Path) -> None:
     daemon = serve(tmp_path, users)
     with pytest.raises(AssertionError, match=rf"postd: {users}: line 2: .*Apache MD5"), daemon:
         pass
-    assert daemon.process.wait(10) == 1
+    assert daemon.process.wait(PATIENCE_S) == 1
 
 
 def test_htpasswd_and_postd_edit_the_same_file(tmp_path: Path) -> None:

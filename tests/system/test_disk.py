@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import TWISTD, Daemon
 from tests.store.sqlite.older import NEWEST, make_older, tables_of
 
@@ -57,7 +58,7 @@ def test_unwritable_store_ends_the_start(tmp_path: Path, file_mode: int, folder_
     powerless = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
     daemon = [TWISTD, "-n", "--pidfile=", "postd", "--listen=tcp:0:interface=127.0.0.1"]
     result = subprocess.run(
-        [*powerless, *daemon], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False
+        [*powerless, *daemon], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert result.returncode == 1
     assert result.stderr.count("\n") == 1
@@ -74,7 +75,7 @@ def test_upgrade_waits_for_space_for_its_copy(tmp_path: Path, small_disk: Path) 
     ballast = small_disk / "ballast"
     ballast.write_bytes(b"x" * (2 * 2**20 - 2 * path.stat().st_size))
     command = [TWISTD, "-n", "--pidfile=", "postd", "--listen=tcp:0:interface=127.0.0.1", f"--store=sqlite:{path}"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (result.returncode, result.stderr.count("\n")) == (1, 1)
     assert "cannot be made: No space left on device; it takes 1 MiB in a folder" in result.stderr
     assert {file.name for file in small_disk.iterdir()} == {"posts.db", "ballast"}

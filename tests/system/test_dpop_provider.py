@@ -9,6 +9,7 @@ from typing import Self
 import httpx
 import pytest
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.issuer import Key
 from tests.proofs import token_hash
@@ -17,7 +18,7 @@ from tests.system.test_provider import decode_part, introspecting, page, serve
 
 MAKER = Path(__file__).with_name("make_proofs.mjs")
 ALGORITHMS = ["ES256", "EdDSA", "Ed25519", "PS256", "RS256"]
-STOP_MAX_S = 15.0
+STOP_MAX_S = PATIENCE_S
 
 
 class JoseProver:

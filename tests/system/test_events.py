@@ -8,11 +8,12 @@ from pathlib import Path
 
 import httpx
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 
 LISTENERS = 5000
 MOST_KIB_EACH = 16
-WAIT_MAX_S = 60.0
+WAIT_MAX_S = PATIENCE_S
 REQUEST = b"GET /post/events HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 

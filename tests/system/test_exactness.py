@@ -8,6 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 
 TEXT = "Grüße, мир, 世界"
@@ -42,5 +43,5 @@ def test_client_adds_a_post(daemon: Daemon, tmp_path: Path, name: str) -> None:
     url = f"{daemon.url}/post"
     before = len(httpx.get(url).json())
     command = [url if word == "URL" else word for word in COMMANDS[name]]
-    subprocess.run(command, cwd=tmp_path, check=True, timeout=30, capture_output=True)
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=PATIENCE_S, capture_output=True)
     assert [post["post"] for post in httpx.get(url).json()[before:]] == [TEXT]

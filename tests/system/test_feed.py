@@ -13,6 +13,7 @@ import feedparser
 import httpx
 import pytest
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.integration.logins import run_postd_user
 
@@ -75,6 +76,6 @@ def read_by_newsboat(folder: Path, url: str, said: str) -> None:
     files = (f"--{name}-file={folder / file}" for name, file in (("url", "urls"), ("config", "config")))
     command = ["newsboat", *files, f"--cache-file={folder}/cache.db", "-q", "-x", "reload", "print-unread"]
     environment = {**os.environ, "HOME": str(folder)}
-    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S, env=environment)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip() == said

@@ -242,7 +242,7 @@ class Gateway:
         """Return a client that trusts the certificate; `address` is where it comes from, if not `client_address`."""
         context = ssl.create_default_context(cafile=str(self.certificate))
         transport = httpx.HTTPTransport(verify=context, local_address=address or self.client_address)
-        return httpx.Client(transport=transport, base_url=self.url, timeout=20, **options)
+        return httpx.Client(transport=transport, base_url=self.url, timeout=PATIENCE_S, **options)
 
     def connect(self) -> ssl.SSLSocket:
         """Return a connection that sends each write at once."""
@@ -263,7 +263,9 @@ class Gateway:
             *options,
             self.url + path,
         ]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, cwd=self.folder).stdout
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=PATIENCE_S, check=True, cwd=self.folder
+        ).stdout
 
     def last(self) -> tuple[str, str, Any]:
         """Return method, target and fields of the request that has reached the application last, and forget all."""
@@ -280,7 +282,7 @@ class Gateway:
 
     def _stop(self) -> None:
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(PATIENCE_S)
 
     def _write_nginx(self) -> list[str]:
         site = substitute(
@@ -437,7 +439,7 @@ def test_example_settings_are_valid(gateway: Gateway) -> None:
     if gateway.kind in CHECKS:
         options = gateway.command[2:] if gateway.kind == "caddy" else gateway.command[1:]
         command = [gateway.command[0], *CHECKS[gateway.kind], *options]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert result.returncode == 0, result.stderr
         assert "warn" not in (result.stdout + result.stderr).lower()
 
@@ -530,15 +532,15 @@ def test_digest_by_requests_proves_the_server_too(gateway: Gateway) -> None:
         pytest.skip("Traefik does not pass Authentication-Info on")
     with open_session(gateway) as session:
         for path in ("/report.txt", "/report.txt?a=b", "/report.txt?c"):
-            answer = session.get(gateway.url + path, timeout=20)
+            answer = session.get(gateway.url + path, timeout=PATIENCE_S)
             assert (answer.status_code, answer.text) == (200, REPORT)
             check_info(answer.headers["Authentication-Info"], str(answer.request.headers["Authorization"]), PASSWORD)
-        assert session.post(f"{gateway.url}/x", data=b"x" * 5000, timeout=20).headers["X-Length"] == "5000"
+        assert session.post(f"{gateway.url}/x", data=b"x" * 5000, timeout=PATIENCE_S).headers["X-Length"] == "5000"
 
 
 def test_digest_response_is_good_once_and_for_its_target(gateway: Gateway, client: httpx.Client) -> None:
     with open_session(gateway) as session:
-        sent = session.get(f"{gateway.url}/report.txt", timeout=20).request.headers["Authorization"]
+        sent = session.get(f"{gateway.url}/report.txt", timeout=PATIENCE_S).request.headers["Authorization"]
     used = {"Authorization": str(sent)}
     again = client.get("/report.txt", headers=used)
     assert again.status_code == 401

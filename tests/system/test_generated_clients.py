@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 from tests.web.clients import PASSWORD, account
 
@@ -39,7 +40,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 def run(folder: Path, *command: str | Path) -> str:
     """Run a program; return what it prints."""
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout
 

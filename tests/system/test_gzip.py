@@ -6,13 +6,14 @@ from pathlib import Path
 
 import httpx
 
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import Daemon
 
 COUNT = 50
 
 
 def run(*command: str) -> bytes:
-    return subprocess.run(command, check=True, timeout=30, stdout=subprocess.PIPE).stdout
+    return subprocess.run(command, check=True, timeout=PATIENCE_S, stdout=subprocess.PIPE).stdout
 
 
 def test_curl_and_wget_decode_gzip(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from tests.helpers import wait_until
+from tests.helpers import PATIENCE_S, wait_until
 from tests.integration.daemon import START_MAX_S, Daemon
 from tests.integration.wire import talk
 
@@ -84,7 +84,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Logs:
 def run(*command: str | Path, folder: Path) -> str:
     """Run a program; return what it prints."""
     result = subprocess.run(
-        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

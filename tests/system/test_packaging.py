@@ -23,6 +23,7 @@ import postd
 from postd.daemon.schemes import make_schemes
 from postd.daemon.settings_checks import exposure_problem
 from postd.settings.loading import load_settings
+from tests.helpers import PATIENCE_S
 from tests.integration.daemon import TWISTD, Daemon, refuse_here
 from tests.redis_server import free_port
 
@@ -34,7 +35,13 @@ POWERLESS = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"]
 def run(*command: str | Path, folder: Path, **environment: str) -> str:
     """Run a command that must succeed; return its output."""
     result = subprocess.run(
-        command, cwd=folder, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+        command,
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     return result.stdout

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from tests.helpers import wait_until
+from tests.helpers import PATIENCE_S, wait_until
 from tests.integration.daemon import Daemon
 from tests.integration.forking import run
 from tests.integration.logins import POSTD, decode_parameters
@@ -34,7 +34,7 @@ INVALID = (
 )
 EXPIRED = INVALID.replace("The access token is invalid", "The access token expired")
 POST = {"post": "by token"}
-NOTICED_MAX_S = 40.0
+NOTICED_MAX_S = PATIENCE_S
 """The timeout of every wait."""
 
 RULES = f"""

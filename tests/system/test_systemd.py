@@ -40,7 +40,7 @@ def analyze(*command: str) -> str:
         ["systemd-analyze", *command],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
         env=os.environ | {"LC_ALL": "C"},
     )
@@ -57,7 +57,7 @@ def test_user_and_folders_are_made_as_in_the_guide(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     for tool, name in (("systemd-sysusers", "postd.sysusers"), ("systemd-tmpfiles --create", "postd.tmpfiles")):
         lines = (ETC / name).read_bytes()
-        subprocess.run([*tool.split(), f"--root={tmp_path}", "-"], input=lines, timeout=60, check=True)
+        subprocess.run([*tool.split(), f"--root={tmp_path}", "-"], input=lines, timeout=PATIENCE_S, check=True)
     made = (tmp_path / "var/lib/postd").stat()
     assert stat.S_IMODE(made.st_mode) == 0o700
     assert re.search(
@@ -127,7 +127,7 @@ def wait_for_answer(url: str) -> str:
     deadline = time.monotonic() + START_MAX_S
     while True:
         try:
-            return httpx.get(url, timeout=30).text
+            return httpx.get(url, timeout=PATIENCE_S).text
         except httpx.TransportError:
             assert time.monotonic() < deadline
             time.sleep(0.1)
