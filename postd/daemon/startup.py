@@ -25,7 +25,7 @@ def startup_imports(settings: Settings) -> Iterator[None]:
     - Twisted is imported as if `h2` were not installed: the server has HTTP/1.1 alone.
     - Unless `needs_tls`, pyOpenSSL is not imported either; Twisted works without it (its extra `tls`).
 
-    Both can be imported afterwards, for an issuer that comes with a reload: modules that use pyOpenSSL call
+    Both can be imported afterwards, for an issuer that comes with a reload: the HTTP client calls
     `complete_endpoints`. Other modules of Twisted stay without TLS: transports have no `startTLS`, the reactor has no
     `connectSSL`, and nothing in postd uses them. Where the reactor's modules are imported already, such as by `twistd
     --reactor`, nothing is different from other imports.

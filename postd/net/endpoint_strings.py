@@ -11,7 +11,7 @@ from pathlib import Path
 
 from postd.protocol.host import check_origin, is_loopback
 
-KINDS = ("tcp", "tcp6", "ssl", "tls", "unix", "systemd", "haproxy")
+KINDS = ("tcp", "tcp6", "ssl", "unix", "systemd", "haproxy")
 """The kinds of Twisted's endpoints that a server accepts."""
 
 ALLOWED = f"an endpoint such as tcp:8080:interface=127.0.0.1; kinds: {', '.join(KINDS)}"
@@ -31,7 +31,7 @@ def is_loopback_only(description: str) -> bool | None:
 def names_loopback(description: str) -> bool:
     """Return whether the endpoint's `interface=` is a loopback address or `localhost`."""
     named = re.search(r":interface=((?:\\.|[^:\\])*)", description)
-    return named is not None and is_loopback(re.sub(r"\\(.)", r"\1", named[1]))
+    return named is not None and is_loopback(_unescape(named[1]))
 
 
 def makes_world_writable_socket(description: str) -> bool:
@@ -47,11 +47,11 @@ def origin_for_browsers(description: str) -> str | None:
     It is not known for a port of systemd and for a free port.
     """
     kind, *arguments = _split(description, ":")
-    if kind not in {"tcp", "tcp6", "ssl", "tls"}:
+    if kind not in {"tcp", "tcp6", "ssl"}:
         return None
     options = dict(_split(argument, "=") for argument in arguments if len(_split(argument, "=")) == 2)
     port = options.get("port") or next(filter(str.isdecimal, arguments), "0")
-    host = re.sub(r"\\(.)", r"\1", options.get("interface", ""))
+    host = _unescape(options.get("interface", ""))
     if int(port) == 0:
         return None
     shown = "localhost" if host in {"", "0.0.0.0", "::"} else f"[{host}]" if ":" in host else host  # noqa: S104 - compared
@@ -65,7 +65,7 @@ def is_systemd(description: str) -> bool:
 
 def has_tls(description: str) -> bool:
     """Return whether the endpoint's connections have TLS."""
-    return kinds_of(description)[-1] in {"ssl", "tls"}
+    return kinds_of(description)[-1] == "ssl"
 
 
 def is_proxied(description: str) -> bool:
@@ -85,16 +85,23 @@ def unix_mode(description: str) -> str | None:
     return options.get("mode")
 
 
-_PATHS: Mapping[str, Sequence[str]] = {
-    "unix": ("address",),
-    "ssl": ("privateKey", "certKey", "extraCertChain", "dhParameters"),
-    "tls": ("path",),
+_ARGUMENTS: Mapping[str, Sequence[str]] = {
+    "tcp": ("port", "interface", "backlog"),
+    "tcp6": ("port", "backlog", "interface"),
+    "unix": ("address", "mode", "backlog", "lockfile"),
+    "ssl": (
+        *("port", "privateKey", "certKey", "sslmethod", "interface", "backlog"),
+        *("extraCertChain", "dhParameters"),
+    ),
 }
-"""The arguments that are paths, of each kind; the first argument of `unix` and `tls` may stand without its name."""
+"""The arguments of each kind, in the order in which they may stand without their names."""
+
+_PATHS = frozenset({"address", "privateKey", "certKey", "extraCertChain", "dhParameters"})
+"""The arguments that are paths."""
 
 
 def absolute_endpoint(description: str, folder: Path) -> str:
-    """Make the paths in an endpoint string absolute."""
+    """Make the paths in an endpoint string absolute, and name them and all arguments but the first."""
     kind, *arguments = _split(description, ":")
     kind = kind.lower()
     if kind == "haproxy" and arguments:
@@ -102,17 +109,40 @@ def absolute_endpoint(description: str, folder: Path) -> str:
     return ":".join([kind, *_absolute_arguments(kind, arguments, folder)])
 
 
+def split_tls_endpoint(description: str) -> tuple[str, Mapping[str, str]]:
+    """Split a valid `ssl:` endpoint into the `tcp:` endpoint that it is without TLS, and its other arguments.
+
+    Raises:
+        ValueError: an argument is unknown, or given twice.
+    """
+    kind, *arguments = _split(description, ":")
+    named = list(_named(kind, arguments))
+    values = dict(named)
+    if len(values) < len(named) or not values.keys() <= set(_ARGUMENTS["ssl"]):
+        raise ValueError(description)
+    below = [f"{name}={values.pop(name)}" for name in _ARGUMENTS["tcp"] if name in values]
+    return ":".join(["tcp", *below]), {name: _unescape(value) for name, value in values.items()}
+
+
 def _absolute_arguments(kind: str, arguments: Sequence[str], folder: Path) -> Iterator[str]:
-    for position, argument in enumerate(arguments):
-        name, *rest = _split(argument, "=")
-        value = "=".join(rest)
-        if not rest and position == 0 and kind in {"unix", "tls"}:
-            name, value = _PATHS[kind][0], name
-        if name in _PATHS.get(kind, ()) and value:
-            escaped = re.sub(r"([\\:=])", r"\\\1", str(folder / re.sub(r"\\(.)", r"\1", value)))
+    for position, (name, value) in enumerate(_named(kind, arguments)):
+        if name in _PATHS and value:
+            escaped = re.sub(r"([\\:=])", r"\\\1", str(folder / _unescape(value)))
             yield f"{name}={escaped}"
         else:
-            yield argument
+            yield f"{name}={value}" if name and position else arguments[position]
+
+
+def _named(kind: str, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the name and the value of each argument; the name is "" if it has none, and there is none for its place."""
+    names = iter(_ARGUMENTS.get(kind, ()))
+    for argument in arguments:
+        name, *rest = _split(argument, "=")
+        yield (name, "=".join(rest)) if rest else (next(names, ""), name)
+
+
+def _unescape(value: str) -> str:
+    return re.sub(r"\\(.)", r"\1", value)
 
 
 def _split(text: str, separator: str) -> list[str]:

@@ -21,6 +21,7 @@ from postd.net.endpoint_strings import (
     is_systemd,
     kinds_of,
     names_loopback,
+    split_tls_endpoint,
     unix_mode,
 )
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
@@ -39,9 +40,11 @@ NO_RESUMPTION = "TLS sessions are not resumed: the functions of OpenSSL for the 
 
 
 def expiry_problem(certificate: "Certificate", now: float) -> tuple[bool, str]:
-    """Return whether a certificate has expired or expires soon, and a sentence if its renewal is due, else ""."""
+    """Return whether clients refuse a certificate now or soon, and a sentence for this or a due renewal, else ""."""
     left_s, lifetime_s = certificate.not_after - now, certificate.not_after - certificate.not_before
-    at = datetime.fromtimestamp(certificate.not_after, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    at = _minute(certificate.not_after)
+    if now < certificate.not_before:
+        return True, f"the certificate is not valid before {_minute(certificate.not_before)}"
     if left_s <= 0:
         return True, f"the certificate has expired: {at}"
     if left_s < lifetime_s * URGENT_SHARE:
@@ -49,6 +52,10 @@ def expiry_problem(certificate: "Certificate", now: float) -> tuple[bool, str]:
     if left_s < lifetime_s * RENEWAL_SHARE:
         return False, f"the certificate is due for renewal: less than a third of its lifetime is left, until {at}"
     return False, ""
+
+
+def _minute(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def read_certificate(description: str, where: str) -> "Certificate":
@@ -87,12 +94,6 @@ class DryRunReactor:
 
     def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: object) -> IListeningPort:  # noqa: ARG002
         return cast("IListeningPort", None)
-
-    def listenSSL(self, port: int, factory: IProtocolFactory, contextFactory: Any, **keywords: Any) -> IListeningPort:
-        from postd.net.tls import Certificate  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
-
-        self.certificate = Certificate(contextFactory)
-        return self.listenTCP(port, factory, **keywords)
 
     def listenUNIX(self, address: str, factory: IProtocolFactory, **keywords: object) -> IListeningPort:  # noqa: ARG002
         check_socket_path(address)
@@ -134,15 +135,13 @@ def bind_endpoint(
     listening.addCallbacks(ports.append, failures.append)
     if failures:
         error: Any = failures[0].value
-        if isinstance(error, UnusableCertificateError):
-            raise ConfigError(f"{where}: {description}", f"{error}")
         if isinstance(error, CannotListenError):
             error = error.socketError
         raise ConfigError(f"{where}: {description}", f"cannot listen: {_reason(error)}")
     return ports[0], reactor.certificate
 
 
-def decode_endpoint(description: str, where: str, reactor: Any) -> IStreamServerEndpoint:
+def decode_endpoint(description: str, where: str, reactor: DryRunReactor) -> IStreamServerEndpoint:
     known = all(kind in KINDS for kind in kinds_of(description))
     # Twisted accepts an empty path, and leaves the lock file `.lock` behind.
     if not known or description.endswith("unix:"):
@@ -152,12 +151,14 @@ def decode_endpoint(description: str, where: str, reactor: Any) -> IStreamServer
         return ProxyProtocolEndpoint(decode_endpoint(rest, where, reactor))
     if kind == "unix" and unix_mode(description) is None:
         description += f":mode={UNIX_MODE}"
+    below = description
     try:
         if has_tls(description):
-            from postd.net.tls import decode_tls_endpoint  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
+            from postd.net.tls import Certificate  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
 
-            return decode_tls_endpoint(reactor, description)
-        endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
+            below, options = split_tls_endpoint(description)
+            reactor.certificate = Certificate.read(options)
+        endpoint: IStreamServerEndpoint = serverFromString(reactor, below)
     except OSError as error:
         raise ConfigError(where, f"{description}: {error.filename}: {error.strerror}") from None
     except Exception as error:  # noqa: BLE001 - parsers let errors of int() and of missing arguments pass

@@ -6,6 +6,8 @@ Departures from stock Twisted, whose `ssl:` endpoints make one context for their
 - TLS 1.2 has only cipher suites with forward secrecy and authenticated encryption (RFC 9325 §4.2); Twisted's list also
   has RSA key exchange and CBC. The endpoint's `sslmethod` is ignored: versions are TLS 1.2 and 1.3.
 - A key that does not belong to its certificate is an error when both are read, not when the first client connects.
+- The file of the certificate may have those of its issuers, too, and each is sent once. An error names the file; one
+  for an encrypted key does not ask for its passphrase on the terminal.
 - A client certificate of any issuer is accepted, and none is required: a token names the thumbprint of its certificate.
   Stock Twisted asks for certificates of named authorities.
 - A read handles one record: a client that sends KeyUpdate after KeyUpdate keeps the server from nothing else.
@@ -14,22 +16,21 @@ Departures from stock Twisted, whose `ssl:` endpoints make one context for their
   each hour, and belong to one certificate of the server.
 """
 
+from collections.abc import Iterable, Mapping
 from hashlib import shake_256
+from pathlib import Path
 from socket import socket
 from typing import Any
 
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from OpenSSL import SSL, crypto
-from twisted.internet.endpoints import serverFromString
-from twisted.internet.error import VerifyError
-from twisted.internet.interfaces import IStreamServerEndpoint
 from twisted.internet.ssl import AcceptableCiphers, CertificateOptions
 
 from postd.errors import UnusableCertificateError
 from postd.net.openssl import TICKET_KEYS_BYTES, can_set_ticket_keys, set_ticket_keys
-from postd.twisted_private import complete_endpoints
-
-complete_endpoints()
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20:DHE+AESGCM:DHE+CHACHA20"
 """The cipher suites of TLS 1.2. DHE is used only where the endpoint has `dhParameters`."""
@@ -61,19 +62,20 @@ def _reason(error: SSL.Error | crypto.Error) -> str:
     )
 
 
-def decode_tls_endpoint(reactor: Any, description: str) -> IStreamServerEndpoint:
-    """Return the endpoint, as `serverFromString` does.
-
-    Raises:
-        UnusableCertificateError: its key and its certificate do not belong together, or are not in PEM form.
-    """
+def _read_key(path: str) -> Any:
     try:
-        endpoint: IStreamServerEndpoint = serverFromString(reactor, description)
-    except VerifyError:
-        raise UnusableCertificateError(KEY_MISMATCH) from None
-    except (SSL.Error, crypto.Error):
-        raise UnusableCertificateError("its key or its certificate is not in PEM form") from None
-    return endpoint
+        return load_pem_private_key(Path(path).read_bytes(), None)
+    except TypeError:
+        raise UnusableCertificateError(f"{path}: the key is encrypted; store it without a passphrase") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise UnusableCertificateError(f"{path}: there is no private key in PEM form") from None
+
+
+def _read_certificates(path: str) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(Path(path).read_bytes())
+    except ValueError:
+        raise UnusableCertificateError(f"{path}: there is no certificate in PEM form") from None
 
 
 def _accept(*_: object) -> bool:
@@ -111,7 +113,10 @@ class Certificate:
     """The certificate and key of a listener, as a context for its connections.
 
     Args:
-        options: Twisted's `CertificateOptions` of the endpoint.
+        key: the private key.
+        certificate: the certificate that has its public key.
+        chain: the certificates of its issuers, for clients that do not have them.
+        dh_parameters: the path of parameters for DHE, "" for none.
 
     Attributes:
         not_before: when the certificate becomes valid, in seconds since the epoch.
@@ -126,21 +131,25 @@ class Certificate:
     _ticket_key = b""
     _has_tickets = False
 
-    def __init__(self, options: Any) -> None:
-        certificate = options.certificate.to_cryptography()
-        modern = CertificateOptions(
-            privateKey=options.privateKey.to_cryptography_key(),
+    def __init__(self, key: Any, certificate: Any, chain: Iterable[Any] = (), dh_parameters: str = "") -> None:
+        options = CertificateOptions(
+            privateKey=key,
             certificate=certificate,
-            extraCertChain=[each.to_cryptography() for each in options.extraCertChain],
-            dhParameters=options.dhParameters,
+            extraCertChain=list(chain),
             acceptableCiphers=AcceptableCiphers.fromOpenSSLCipherString(CIPHERS),
             enableSessionTickets=True,
             verifyDepth=NO_CHAIN,
         )
         try:
-            self._context: SSL.Context = modern.getContext()
+            self._context: SSL.Context = options.getContext()
         except (SSL.Error, crypto.Error) as error:
             raise UnusableCertificateError(_reason(error)) from None
+        if dh_parameters:
+            Path(dh_parameters).open("rb").close()  # OpenSSL's error would not say that there is no file
+            try:
+                self._context.load_tmp_dh(dh_parameters.encode())
+            except SSL.Error:
+                raise UnusableCertificateError(f"{dh_parameters}: there are no DH parameters in PEM form") from None
         self._context.set_tls13_ciphersuites(CIPHERS_1_3.encode())
         self._context.set_alpn_select_callback(_select_protocol)
         self._context.set_session_id(b"postd")  # Twisted's is another one in each process
@@ -149,6 +158,23 @@ class Certificate:
         self.not_after: float = certificate.not_valid_after_utc.timestamp()
         self.can_resume = can_set_ticket_keys(self._context)
         self._set_tickets()
+
+    @classmethod
+    def read(cls, options: Mapping[str, str]) -> "Certificate":
+        """Read the files that the options of an `ssl:` endpoint name.
+
+        Further certificates of the file `certKey` are those of its issuers, as those of `extraCertChain` are.
+
+        Raises:
+            OSError: a file cannot be read.
+            UnusableCertificateError: as the class, or a file has nothing of its kind in PEM form.
+        """
+        key = options.get("privateKey", "server.pem")
+        own, *issuers = _read_certificates(options.get("certKey", key))
+        if "extraCertChain" in options:
+            issuers += _read_certificates(options["extraCertChain"])
+        chain = [each for each in dict.fromkeys(issuers) if each != own]  # the files may repeat certificates
+        return cls(_read_key(key), own, chain, options.get("dhParameters", ""))
 
     def accept(self) -> SSL.Connection:
         """Return the TLS of a new connection, whose input and output stay in memory."""

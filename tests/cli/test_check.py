@@ -159,6 +159,7 @@ def test_certificate_without_resumption_is_reported(folder: Path, monkeypatch: p
 def test_unusable_listeners_are_reported(folder: Path) -> None:
     for listen, more, words in (
         ("bogus", "", "'bogus' is not an endpoint such as"),
+        ("tls:certificates:443", "", "'tls:certificates:443' is not an endpoint such as"),
         ("ssl:443:privateKey=none.pem:certKey=none.pem", "", "none.pem: No such file or directory"),
         ("tcp:8080", "", "tcp:8080: writes are open to other machines"),
         ("tcp6:8080:interface=\\\\:\\\\:", "", "writes are open to other machines"),

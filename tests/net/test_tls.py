@@ -9,7 +9,13 @@ from typing import Any, cast
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
 from OpenSSL import SSL, crypto
 
 from postd.errors import ConfigError
@@ -143,11 +149,92 @@ def test_key_of_another_certificate_is_refused(certificate: tuple[Path, Path], t
         check_endpoint(f"ssl:0:privateKey={key}:certKey={certificate[1]}", where="listen", now=time.time())
 
 
-def test_expiring_certificate_is_warned_of_and_expired_one_refused(certificate: tuple[Path, Path]) -> None:
+def sent_certificates(certificate: Certificate) -> list[bytes]:
+    """Return the certificates that a client gets, in DER."""
+    server, peer = certificate.accept(), SSL.Connection(SSL.Context(SSL.TLS_CLIENT_METHOD), None)
+    peer.set_connect_state()
+    for sender, receiver in ((peer, server), (server, peer)):
+        with suppress(SSL.WantReadError):
+            sender.do_handshake()
+        receiver.bio_write(sender.bio_read(65536))
+    with suppress(SSL.WantReadError):
+        peer.do_handshake()
+    return [crypto.dump_certificate(crypto.FILETYPE_ASN1, each) for each in peer.get_peer_cert_chain() or ()]
+
+
+def test_certificates_of_issuers_are_sent_once_whichever_file_has_them(tmp_path: Path) -> None:
+    """Both files that ACME clients write are accepted: `fullchain.pem`, and `cert.pem` with `chain.pem`."""
+    issuers = [rsa.generate_private_key(65537, 2048) for _ in range(2)]
+    key, own = make_certificate(tmp_path, subject="own", signed_by=("a", issuers[0]))
+    _, a = make_certificate(tmp_path / "a", issuers[0], subject="a", signed_by=("b", issuers[1]))
+    _, b = make_certificate(tmp_path / "b", issuers[1], subject="b")
+    full, chain = tmp_path / "fullchain.pem", tmp_path / "chain.pem"
+    full.write_text(own.read_text() + a.read_text() + b.read_text())
+    chain.write_text("Bag Attributes: \xfc\n" + a.read_text().replace("\n", "\r\n") + b.read_text())
+    wanted = [ssl.PEM_cert_to_DER_cert(each.read_text()) for each in (own, a, b)]
+    for files in (
+        f"certKey={full}",
+        f"certKey={own}:extraCertChain={chain}",
+        f"certKey={full}:extraCertChain={chain}",
+        f"certKey={own}:extraCertChain={full}",
+    ):
+        assert sent_certificates(read_certificate(f"ssl:0:privateKey={key}:{files}", "listen")) == wanted, files
+
+
+def test_one_file_may_have_the_key_and_the_certificate(certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    both = tmp_path / "both.pem"
+    both.write_text(certificate[1].read_text() + certificate[0].read_text())
+    assert sent_certificates(read_certificate(f"ssl:0:{both}", "listen")) == [der(certificate)]
+
+
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+def test_encrypted_key_is_refused_without_a_question(tmp_path: Path, form: PrivateFormat) -> None:
+    """OpenSSL by itself asks for the passphrase on the terminal, and would stop a running server at a reload."""
+    key, cert = make_certificate(tmp_path)
+    loaded = load_pem_private_key(key.read_bytes(), None)
+    key.write_bytes(loaded.private_bytes(Encoding.PEM, form, BestAvailableEncryption(b"secret")))
+    with pytest.raises(ConfigError, match=rf"{key}: the key is encrypted; store it without a passphrase$"):
+        check_endpoint(f"ssl:0:privateKey={key}:certKey={cert}", where="listen")
+
+
+@pytest.mark.parametrize(
+    "option, kind",
+    [
+        ("privateKey", "is no private key"),
+        ("certKey", "is no certificate"),
+        ("extraCertChain", "is no certificate"),
+        ("dhParameters", "are no DH parameters"),
+    ],
+)
+@pytest.mark.parametrize("content", [b"", b"text", b"-----BEGIN CERTIFICATE-----\nMIIB\n", b"\xff"])
+def test_file_without_what_it_should_have_is_named(
+    certificate: tuple[Path, Path], tmp_path: Path, option: str, kind: str, content: bytes
+) -> None:
+    wrong = tmp_path / "wrong.pem"
+    wrong.write_bytes(content)
+    files = {"privateKey": certificate[0], "certKey": certificate[1], option: wrong}
+    description = "ssl:0:" + ":".join(f"{name}={path}" for name, path in files.items())
+    with pytest.raises(ConfigError, match=rf"{wrong}: there {kind} in PEM form$"):
+        check_endpoint(description, where="listen")
+    wrong.unlink()
+    with pytest.raises(ConfigError, match=rf"{wrong}: No such file or directory$"):
+        check_endpoint(description, where="listen")
+
+
+@pytest.mark.parametrize("more", ["bogus=1", "privateKey=other.pem"])
+def test_unknown_and_repeated_options_are_refused(certificate: tuple[Path, Path], more: str) -> None:
+    key, cert = certificate
+    with pytest.raises(ConfigError, match="is not an endpoint such as"):
+        check_endpoint(f"ssl:0:privateKey={key}:certKey={cert}:{more}", where="listen")
+
+
+def test_early_and_expiring_certificate_is_warned_of_and_expired_one_refused(certificate: tuple[Path, Path]) -> None:
     key, cert = certificate
     description, current = f"ssl:0:privateKey={key}:certKey={cert}", load(certificate)
     listeners = [Listener(description, cast("Any", None), current)]
     assert list(certificate_warnings(listeners, current.not_before)) == []
+    (early,) = certificate_warnings(listeners, current.not_before - 1)
+    assert "the certificate is not valid before 2" in early
     (soon,) = certificate_warnings(listeners, current.not_after - 1)
     assert "the certificate expires soon: 2" in soon
     assert check_endpoint(description, where="listen", now=current.not_after - 1) is False
