@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
@@ -33,7 +32,7 @@ from postd.errors import (
     printable,
 )
 from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket, origin_for_browsers
-from postd.net.endpoints import NO_RESUMPTION, check_endpoint, expiry_problem, find_certificate
+from postd.net.endpoints import NO_RESUMPTION, check_endpoint, expiry_problem, find_certificate, validity
 from postd.protect.schemes.interface import Scheme
 from postd.protocol.password import weakness
 from postd.settings.loading import LoadedSettings, check_page_folders, count_workers
@@ -156,8 +155,7 @@ def _check_certificates(loaded: LoadedSettings) -> _Lines:
                 if certificate is None or certificate.not_after <= now:
                     continue
                 is_urgent, problem = expiry_problem(certificate, now)
-                until = datetime.fromtimestamp(certificate.not_after, UTC).strftime("valid until %Y-%m-%d %H:%M UTC")
-                yield not is_urgent, f"{description}: {problem or until}"
+                yield not is_urgent, f"{description}: {problem or validity(certificate)}"
                 if not certificate.can_resume:
                     yield True, NO_RESUMPTION
 

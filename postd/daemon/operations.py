@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
@@ -27,19 +28,23 @@ from postd.front.allowed_hosts import Hosts
 from postd.front.factory import HttpFactory
 from postd.http.peer import PeerResolver
 from postd.monitoring.health import Health
-from postd.net.endpoints import NO_RESUMPTION
+from postd.net.endpoints import NO_RESUMPTION, validity
 from postd.net.listening import (
     TICKET_KEY_BYTES,
     TICKET_KEY_LIFETIME_S,
     Listener,
     certificate_warnings,
     close,
+    reload_certificates,
     take_over_socket_locks,
 )
 from postd.reactor import IReactor
 from postd.scheme_names import SCHEMES
 from postd.settings.loading import LoadedSettings, keep_unreloadable
 from postd.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from postd.net.tls import Certificate  # imports OpenSSL (postd.daemon.startup)
 
 STATUS_CHECK_EVERY_S = 1.0
 """How often the status that systemd shows is updated, and workers are checked."""
@@ -94,6 +99,7 @@ class Operations(Service):
         self._started_at = time.time()
         self._reloads = {"taken": 0, "refused": 0}
         self._reload_problem = ""
+        self._certificates: dict[str, Certificate] = {}
         self._is_accepting = self._is_stopping = False
         self._status_check = LoopingCall(self._update_status)
         self._status_check.clock = reactor
@@ -103,7 +109,9 @@ class Operations(Service):
     def startService(self) -> None:
         super().startService()
         # First: until then another server would regard the lock of a UNIX socket as that of a dead process.
-        take_over_socket_locks([*self._listeners.values(), *self.admin_listeners])
+        listeners = [*self._listeners.values(), *self.admin_listeners]
+        take_over_socket_locks(listeners)
+        self._certificates = {each.url: each.certificate for each in listeners if each.certificate is not None}
         self._install_signal_handlers()
         if any(listener.tls for listener in self._listeners.values()):
             self._ticket_key_renewal.start(TICKET_KEY_LIFETIME_S)
@@ -185,10 +193,9 @@ class Operations(Service):
         metrics.gauges["ready",] = health.is_ready
         metrics.gauges["info", postd.__version__, self._store] = 1
         metrics.gauges["started",] = self._started_at
-        for url, listener in self._listeners.items():
-            if listener.certificate is not None:
-                metrics.gauges["not_before", url] = listener.certificate.not_before
-                metrics.gauges["not_after", url] = listener.certificate.not_after
+        for url, certificate in self._certificates.items():
+            metrics.gauges["not_before", url] = certificate.not_before
+            metrics.gauges["not_after", url] = certificate.not_after
         return health
 
     def reload(self) -> None:
@@ -221,7 +228,10 @@ class Operations(Service):
     def _reload_settings(self) -> None:
         before = self._loaded
         loaded, fixed = keep_unreloadable(self._read_settings(), before)
+        earlier = {url: certificate.fingerprint for url, certificate in self._certificates.items()}
+        replace_admin_certificates = reload_certificates(self.admin_listeners, where=f"{loaded.where['admin']}.listen")
         self.server.reload(loaded)
+        replace_admin_certificates()
         self._loaded = loaded
         if self.admin_site is not None:
             self.admin_site.limits = loaded.settings.limits
@@ -235,12 +245,15 @@ class Operations(Service):
             self._log.info("settings reloaded: {changed}", changed=", ".join(changed))
         if _HOST_SETTINGS & set(changed):
             self.log_hosts()
+        for url, certificate in self._certificates.items():
+            if certificate.fingerprint != earlier[url]:
+                self._log.info("{url} has a new certificate, {until}", url=url, until=validity(certificate))
         for key in fixed:
             self._log.warn("{key} changed in the settings: restart to apply it", key=key)
         self._log_warnings()
 
     def _log_warnings(self) -> None:
-        for warning in certificate_warnings(self._listeners.values(), time.time()):
+        for warning in certificate_warnings([*self._listeners.values(), *self.admin_listeners], time.time()):
             self._log.warn("{problem}", problem=warning)
         for listener in self._listeners.values():
             problem = spoofing_problem(self._loaded.settings, listener.description) if listener.world_writable else None

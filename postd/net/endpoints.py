@@ -39,6 +39,11 @@ A certificate may be valid for a year or for a day. Clients of ACME renew it whe
 NO_RESUMPTION = "TLS sessions are not resumed: the functions of OpenSSL for the keys of tickets are not found"
 
 
+def validity(certificate: "Certificate") -> str:
+    """Return until when a certificate is valid, in words."""
+    return f"valid until {_minute(certificate.not_after)}"
+
+
 def expiry_problem(certificate: "Certificate", now: float) -> tuple[bool, str]:
     """Return whether clients refuse a certificate now or soon, and a sentence for this or a due renewal, else ""."""
     left_s, lifetime_s = certificate.not_after - now, certificate.not_after - certificate.not_before

@@ -121,6 +121,7 @@ class Certificate:
     Attributes:
         not_before: when the certificate becomes valid, in seconds since the epoch.
         not_after: when it expires.
+        fingerprint: the SHA-256 of the certificate.
         can_resume: whether OpenSSL can have keys of tickets, so that sessions can be resumed.
 
     Raises:
@@ -153,7 +154,7 @@ class Certificate:
         self._context.set_tls13_ciphersuites(CIPHERS_1_3.encode())
         self._context.set_alpn_select_callback(_select_protocol)
         self._context.set_session_id(b"postd")  # Twisted's is another one in each process
-        self._fingerprint = certificate.fingerprint(SHA256())
+        self.fingerprint: bytes = certificate.fingerprint(SHA256())
         self.not_before: float = certificate.not_valid_before_utc.timestamp()
         self.not_after: float = certificate.not_valid_after_utc.timestamp()
         self.can_resume = can_set_ticket_keys(self._context)
@@ -197,12 +198,12 @@ class Certificate:
 
     def replace(self, new: "Certificate") -> None:
         """Use another certificate for new connections."""
-        self._context, self._fingerprint = new._context, new._fingerprint  # noqa: SLF001 - of the same class
+        self._context, self.fingerprint = new._context, new.fingerprint  # noqa: SLF001 - of the same class
         self.not_before, self.not_after = new.not_before, new.not_after
         self._set_tickets()
 
     def _set_tickets(self) -> None:
         keys = None
         if self._ticket_key and not self._asks_clients:
-            keys = shake_256(self._ticket_key + self._fingerprint).digest(TICKET_KEYS_BYTES)
+            keys = shake_256(self._ticket_key + self.fingerprint).digest(TICKET_KEYS_BYTES)
         self._has_tickets = set_ticket_keys(self._context, keys)

@@ -31,6 +31,7 @@ PASSWORD = "correct horse"
 JSON = {"Content-Type": "application/json"}
 ADMIN = ("/healthz", "/readyz", "/metrics")
 HSTS = "Strict-Transport-Security"
+AT_END = "postd_tls_certificate_not_after_seconds"
 AUDIENCE = "https://posts.example"
 
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -68,7 +69,7 @@ class Operated(Daemon):
         tls = "ssl:0:interface=127.0.0.1:privateKey=key.pem:certKey=cert.pem"
         return (
             f'listen = ["{FREE_PORT}", "{tls}"]\nusers = "users"\nworkers = {self.workers_wanted}\nhsts = "365d"\n'
-            f'{top}\n[api]\nwrite = ["{write}"]\n[admin]\nlisten = ["{FREE_PORT}"]\n'
+            f'{top}\n[api]\nwrite = ["{write}"]\n[admin]\nlisten = ["{FREE_PORT}", "{tls}"]\n'
             '[[page]]\npath = "/basic"\nschemes = ["basic"]\n[[page]]\npath = "/digest"\nschemes = ["digest"]\n'
             f"{more}\n"
         )
@@ -84,7 +85,11 @@ class Operated(Daemon):
 
     @property
     def admin_url(self) -> str:
-        return self._address(r"admin (http://\S+)/")
+        return self._address(r"admin (http://\S+?)/[,;]")
+
+    @property
+    def admin_tls_url(self) -> str:
+        return self._address(r"admin \S+ (https://\S+)/")
 
     def ask_admin(self, path: str) -> httpx.Response:
         return ask("GET", f"{self.admin_url}{path}")
@@ -485,8 +490,8 @@ def test_reload_applies_the_rest_when_a_setting_takes_a_restart(service: Operate
     assert len(service.workers) == (0 if service.workers_wanted == "1" else 2)
 
 
-def tls_connection(service: Operated) -> http.client.HTTPSConnection:
-    host, port = service.tls_url.removeprefix("https://").split(":")
+def tls_connection(service: Operated, url: str = "") -> http.client.HTTPSConnection:
+    host, port = (url or service.tls_url).removeprefix("https://").split(":")
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = http.client.HTTPSConnection(host, int(port), timeout=START_MAX_S, context=context)
@@ -510,7 +515,9 @@ def get(connection: http.client.HTTPConnection, path: str = "/post") -> int:
 def test_reload_replaces_a_certificate_and_keeps_connections(service: Operated) -> None:
     kept = tls_connection(service)
     assert get(kept) == 200
-    ends = total(service.samples(), "postd_tls_certificate_not_after_seconds")
+    ends = {
+        url: total(service.samples(), AT_END, listener=f"{url}/") for url in (service.tls_url, service.admin_tls_url)
+    }
     time.sleep(1.1)  # the metric has a resolution of one second
     make_certificate(service.folder)
     service.reload()
@@ -520,12 +527,16 @@ def test_reload_replaces_a_certificate_and_keeps_connections(service: Operated) 
         shown.add(certificate_of(connection))
         assert get(connection) == 200
         connection.close()
-    assert len(shown) == 1
+    with closing(tls_connection(service, service.admin_tls_url)) as admin:
+        shown.add(certificate_of(admin))
+        assert get(admin, "/healthz") == 200
     assert shown == {ssl.PEM_cert_to_DER_cert((service.folder / "cert.pem").read_text())}
     assert certificate_of(kept) not in shown
     assert get(kept) == 200
-    assert total(service.samples(), "postd_tls_certificate_not_after_seconds") > ends
     kept.close()
+    for url in (service.tls_url, service.admin_tls_url):
+        assert total(service.samples(), AT_END, listener=f"{url}/") > ends[url]
+        assert service.log.count(f"{url}/ has a new certificate, valid until 2") == 1
 
 
 def test_reload_refuses_a_key_of_another_certificate(service: Operated) -> None:
