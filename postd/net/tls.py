@@ -6,8 +6,8 @@ Departures from stock Twisted, whose `ssl:` endpoints make one context for their
 - TLS 1.2 has only cipher suites with forward secrecy and authenticated encryption (RFC 9325 §4.2); Twisted's list also
   has RSA key exchange and CBC. The endpoint's `sslmethod` is ignored: versions are TLS 1.2 and 1.3.
 - A key that does not belong to its certificate is an error when both are read, not when the first client connects.
-- The file of the certificate may have those of its issuers, too, and each is sent once. An error names the file; one
-  for an encrypted key does not ask for its passphrase on the terminal.
+- The file of the certificate may have those of its issuers, too, and each is sent once. An error names the file; that
+  of a key with a password does not ask for it on the terminal.
 - A client certificate of any issuer is accepted, and none is required: a token names the thumbprint of its certificate.
   Stock Twisted asks for certificates of named authorities.
 - A read handles one record: a client that sends KeyUpdate after KeyUpdate keeps the server from nothing else.
@@ -66,16 +66,16 @@ def _read_key(path: str) -> Any:
     try:
         return load_pem_private_key(Path(path).read_bytes(), None)
     except TypeError:
-        raise UnusableCertificateError(f"{path}: the key is encrypted; store it without a passphrase") from None
+        raise UnusableCertificateError(f"{path}: is protected by a password, which is not supported") from None
     except (ValueError, UnsupportedAlgorithm):
-        raise UnusableCertificateError(f"{path}: there is no private key in PEM form") from None
+        raise UnusableCertificateError(f"{path}: has no private key in PEM form") from None
 
 
 def _read_certificates(path: str) -> list[x509.Certificate]:
     try:
         return x509.load_pem_x509_certificates(Path(path).read_bytes())
     except ValueError:
-        raise UnusableCertificateError(f"{path}: there is no certificate in PEM form") from None
+        raise UnusableCertificateError(f"{path}: has no certificate in PEM form") from None
 
 
 def _accept(*_: object) -> bool:
@@ -150,7 +150,7 @@ class Certificate:
             try:
                 self._context.load_tmp_dh(dh_parameters.encode())
             except SSL.Error:
-                raise UnusableCertificateError(f"{dh_parameters}: there are no DH parameters in PEM form") from None
+                raise UnusableCertificateError(f"{dh_parameters}: has no DH parameters in PEM form") from None
         self._context.set_tls13_ciphersuites(CIPHERS_1_3.encode())
         self._context.set_alpn_select_callback(_select_protocol)
         self._context.set_session_id(b"postd")  # Twisted's is another one in each process

@@ -40,7 +40,7 @@ def test_issuer_over_tls_can_come_with_a_reload(tmp_path: Path, certificate: tup
 def test_tls_endpoint_of_a_reload_is_checked(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     key, own = certificate
     with serve(tmp_path, 'listen = ["tcp:0:interface=127.0.0.1"]', listen=None, through=UNFORKED) as daemon:
-        for file, outcome in ((key, "restart to apply it"), (own, "there is no private key in PEM form")):
+        for file, outcome in ((key, "restart to apply it"), (own, "has no private key in PEM form")):
             endpoint = f"ssl:0:interface=127.0.0.1:privateKey={file}:certKey={own}"
             (tmp_path / "postd.toml").write_text(f"listen = ['{endpoint}']\n")
             daemon.process.send_signal(signal.SIGHUP)
