@@ -36,6 +36,7 @@ from postd.front.socket_state import (
     end_output,
     has_unread,
     segment_bytes,
+    unacknowledged_bytes,
     unsent_bytes,
     unsent_memory,
 )
@@ -389,12 +390,17 @@ class HttpConnection(Protocol):
         # Bytes that only the kernel has yet are the beginning of a request, too.
         if is_idle and not has_unread(self.transport):
             self._close_idle()
+        elif self.state is State.CLOSING and not unacknowledged_bytes(self.transport):  # only close_notify is missing
+            self._all_sent = True
+            self.deadline_s = min(self.deadline_s, self._clock.seconds() + LINGER_S)
 
     def _close_idle(self) -> None:
-        self._all_sent = not unsent_bytes(self.transport)
+        # The kernel goes on sending for a plain connection. TLS waits for the client's close_notify, or is aborted.
+        left = unacknowledged_bytes if self.isSecure() else unsent_bytes
+        self._all_sent = not left(self.transport)
         if self._all_sent and not self.isSecure():
             end_output(self.transport)  # now: the transport would do so later, and lose what arrives until then
-        self._close(LINGER_S)  # TLS waits for the client's close_notify
+        self._close(LINGER_S if self._all_sent else self.site.limits.idle_s)
 
     def pass_deadline(self) -> None:
         """Called when `deadline_s` has passed."""

@@ -61,6 +61,15 @@ def unsent_bytes(transport: object) -> int:
     return buffered_bytes(_innermost(transport)) if _socket_of(transport) is not None else 0
 
 
+def unacknowledged_bytes(transport: object) -> int:
+    """Return how much output the client's end has not acknowledged yet: that is lost if the connection is aborted."""
+    handle = _socket_of(transport)
+    try:
+        return 0 if handle is None else unsent_bytes(transport) + _ask(handle, termios.TIOCOUTQ)
+    except OSError:  # the socket is closed
+        return 0
+
+
 def unsent_memory(transport: object) -> Memory:
     """Return the memory of the output that the kernel has not accepted yet: a view keeps the whole object behind it."""
     if _socket_of(transport) is None:

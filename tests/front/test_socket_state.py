@@ -3,13 +3,13 @@
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from postd.front.socket_state import bytes_acknowledged, has_unread
+from postd.front.socket_state import bytes_acknowledged, has_unread, unacknowledged_bytes
 from tests.helpers import PATIENCE_S, MemoryTransport
 
 DEADLINE_S = PATIENCE_S
@@ -54,6 +54,24 @@ def test_acknowledged_bytes_are_counted() -> None:
         deadline = time.monotonic() + DEADLINE_S
         while bytes_acknowledged(pair.transport) != before + 1000:
             assert time.monotonic() < deadline
+
+
+def test_bytes_are_unacknowledged_until_the_client_has_them() -> None:
+    pair = Pair("tcp")
+    with closing(pair.ours), closing(pair.client):
+        assert unacknowledged_bytes(pair.transport) == 0
+        pair.connection.dataBuffer = b"x" * 10  # in the transport's own buffer
+        assert unacknowledged_bytes(pair.transport) == 10
+        sent = 0
+        with suppress(BlockingIOError):
+            while True:
+                sent += pair.ours.send(b"x" * 100_000, socket.MSG_DONTWAIT)
+        assert 10 < unacknowledged_bytes(pair.transport) <= sent + 10
+        deadline = time.monotonic() + DEADLINE_S
+        while unacknowledged_bytes(pair.transport) > 10:
+            assert time.monotonic() < deadline
+            with suppress(BlockingIOError):
+                pair.client.recv(1_000_000, socket.MSG_DONTWAIT)
 
 
 def test_acknowledged_bytes_of_a_unix_socket_grow_as_they_are_read() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from postd.front.connection import LINGER_S, READ_MIN_BYTES_PER_S, READ_WINDOW_MIN_S, HttpConnection
+from postd.front.factory import IDLE_GRACE_S
 from tests.cases import each
 from tests.front.slow_server import BUFFER_BYTES, GET, STEP_S, BufferedTransport, SlowServer
 from tests.web.wire import decode_response
@@ -241,6 +242,26 @@ class IdleTests:
         server.wait(LINGER_S + OVER_S)
         assert transport.aborted
         assert not transport.connected
+
+    def test_slow_tls_client_gets_its_response_before_the_idle_connection_is_aborted(
+        self, server: SlowServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The kernel has accepted the response, and the client has not: aborted, the connection would lose it."""
+        left, acknowledged = [READ_MIN_BYTES_PER_S * 100], [0]
+        monkeypatch.setattr("postd.front.connection.unacknowledged_bytes", lambda _: left[0])
+        monkeypatch.setattr("postd.front.connection.bytes_acknowledged", lambda _: acknowledged[0])
+        transport, channel = server.connect(tls=True)
+        channel.handshakeCompleted()
+        channel.dataReceived(GET)
+        server.slow.answer()
+        while left[0]:
+            left[0] -= READ_MIN_BYTES_PER_S * 10
+            acknowledged[0] += READ_MIN_BYTES_PER_S * 10
+            server.wait(8)
+            assert transport.connected
+        assert transport.disconnecting
+        server.wait(2 * IDLE_S + OVER_S)
+        assert transport.aborted
 
     def test_short_limits_are_checked_more_often(self) -> None:
         server = make_server(header_s=2, body_s=3, idle_s=0.5)
@@ -495,6 +516,18 @@ class ShutdownTests:
         server.slow.answer(b"x" * 2 * BUFFER_BYTES)
         server.end(within_s=self.GRACE_S)
         server.wait(2 * IDLE_S + OVER_S)
+        assert transport.aborted
+        assert server.ended
+
+    def test_tls_client_with_all_of_its_last_response_does_not_delay_the_shutdown(self, server: SlowServer) -> None:
+        """It has not answered close_notify."""
+        transport, channel = server.connect(tls=True)
+        channel.handshakeCompleted()
+        channel.dataReceived(GET_LAST)
+        server.slow.answer()
+        assert transport.disconnecting
+        server.end(within_s=self.GRACE_S)
+        server.wait(IDLE_GRACE_S + LINGER_S + OVER_S)
         assert transport.aborted
         assert server.ended
 
