@@ -390,8 +390,8 @@ class HttpConnection(Protocol):
         # Bytes that only the kernel has yet are the beginning of a request, too.
         if is_idle and not has_unread(self.transport):
             self._close_idle()
-        elif self.state is State.CLOSING and not unacknowledged_bytes(self.transport):  # only close_notify is missing
-            self._all_sent = True
+        elif self.state in (State.CLOSING, State.LINGERING) and not unacknowledged_bytes(self.transport):
+            self._all_sent = True  # only the client's end is missing
             self.deadline_s = min(self.deadline_s, self._clock.seconds() + LINGER_S)
 
     def _close_idle(self) -> None:
@@ -405,9 +405,12 @@ class HttpConnection(Protocol):
     def pass_deadline(self) -> None:
         """Called when `deadline_s` has passed."""
         if self.state not in OPEN or self._output_paused:
-            if not self._all_sent and self._reads_enough():
-                more_s = LINGER_S if self.state is State.LINGERING else self.site.limits.idle_s
-                self.deadline_s = self._clock.seconds() + more_s
+            now, idle_s, lingers = self._clock.seconds(), self.site.limits.idle_s, self.state is State.LINGERING
+            due_s = self._reading[1] + idle_s
+            if lingers and now < due_s and unacknowledged_bytes(self.transport):
+                self.deadline_s = due_s  # the client may pause while it reads
+            elif not self._all_sent and self._reads_enough():
+                self.deadline_s = now + (LINGER_S if lingers else idle_s)
             else:
                 self.abort()
         elif self.state in READING:

@@ -1,6 +1,7 @@
 """The time limits of connections, on a clock that the tests advance."""
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -448,6 +449,24 @@ class StalledClientTests:
         server.wait(2 * IDLE_S + OVER_S)
         assert transport.aborted
 
+    def test_client_that_pauses_while_it_reads_the_last_response_is_not_aborted(
+        self, server: SlowServer, taken: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It has sent more, so that its input is discarded for `LINGER_S`; the kernel has accepted the response."""
+        left = [1]
+        monkeypatch.setattr("postd.front.connection.unacknowledged_bytes", lambda _: left[0])
+        transport, channel = server.connect()
+        channel.dataReceived(GET_LAST + GET)
+        server.slow.answer()
+        for _ in range(3):
+            server.wait(IDLE_S - OVER_S)
+            assert transport.connected
+            taken[0] += round(READ_MIN_BYTES_PER_S * (IDLE_S + OVER_S))
+            server.wait(OVER_S)
+        left[0] = 0
+        server.wait(IDLE_S + LINGER_S + OVER_S)
+        assert transport.aborted
+
     @pytest.mark.parametrize("tls", [False, True], ids=["TCP", "TLS"])
     def test_client_that_reads_less_than_a_kibibyte_per_second_is_aborted(
         self, server: SlowServer, taken: list[int], *, tls: bool
@@ -519,11 +538,15 @@ class ShutdownTests:
         assert transport.aborted
         assert server.ended
 
-    def test_tls_client_with_all_of_its_last_response_does_not_delay_the_shutdown(self, server: SlowServer) -> None:
-        """It has not answered close_notify."""
+    @pytest.mark.parametrize("last", [GET_LAST, b"BAD\r\n\r\n"], ids=["closing", "lingering"])
+    def test_client_that_has_its_last_response_and_leaves_its_end_open_does_not_delay_the_shutdown(
+        self, server: SlowServer, monkeypatch: pytest.MonkeyPatch, last: bytes
+    ) -> None:
+        numbers = count()
+        monkeypatch.setattr("postd.front.connection.bytes_acknowledged", lambda _: next(numbers))
         transport, channel = server.connect(tls=True)
         channel.handshakeCompleted()
-        channel.dataReceived(GET_LAST)
+        channel.dataReceived(last)
         server.slow.answer()
         assert transport.disconnecting
         server.end(within_s=self.GRACE_S)
