@@ -49,7 +49,8 @@ from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.twisted_private import NoPushProducer, canonical_header_name
 
 LINGER_S = 2
-"""How long a client whose request was refused may go on sending before the connection is aborted."""
+"""How long a client may go on sending after its request was refused, or stay silent after its event stream has ended,
+before the connection is aborted."""
 
 READ_MIN_BYTES_PER_S = 1024
 """How fast a client must read a response, on average of a whole `Limits.idle_s`."""
@@ -88,7 +89,7 @@ class HttpConnection(Protocol):
     _output_paused = False  # the transport's buffer is full
     _acknowledged = 0  # bytes that the client had acknowledged at the last check
     _reading = (0.0, 0.0, 0.0)  # when it began, when it was checked last, and how many bytes it was behind then
-    _all_sent = False  # nothing is left to send but the end of the stream
+    _all_sent = False  # nothing that the client needs is left to send
     _held: Holding | None = None  # the memory of a long body
     _held_output: Holding | None = None  # the memory of output that the transport has buffered
     _output_client = ""  # whose output is buffered, if the peer is a proxy
@@ -360,7 +361,8 @@ class HttpConnection(Protocol):
         self.request = None
         if self.group is None and unsent_bytes(self.transport):
             self._output_client = request.client_network
-        if self._held is not None or self._stream_client is not None:
+        was_stream = self._stream_client is not None
+        if self._held is not None or was_stream:
             self._end_response()
         if self.state is not _RESPONDING:
             return
@@ -368,7 +370,11 @@ class HttpConnection(Protocol):
         if self.site.draining:  # since the head of the response was written
             self._persistent = False
         if not self._persistent:
-            self.loseConnection()
+            if was_stream:  # its client resumes elsewhere: it is not waited for
+                self._all_sent = True
+                self._close(LINGER_S)
+            else:
+                self.loseConnection()
             return
         self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
         if self._buffer:

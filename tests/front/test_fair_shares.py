@@ -10,13 +10,17 @@ from typing import Any, cast
 
 import pytest
 from twisted.internet.address import IPv4Address
+from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
+from twisted.internet.interfaces import ISSLTransport
 from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.python.failure import Failure
 from twisted.web.resource import Resource
+from zope.interface import alsoProvides
 
 from postd.front.access_log import DELAY_S
+from postd.front.connection import LINGER_S
 from postd.front.factory import SWEEP_MAX_S
 from postd.http.responses import (
     TEXT,
@@ -197,6 +201,24 @@ class StreamTests:
         assert stream.connected
         server.clock.pump([SWEEP_MAX_S] * (math.ceil(server.site.limits.idle_s / SWEEP_MAX_S) + 1))
         assert not stream.connected
+
+    @pytest.mark.parametrize("tls", [False, True], ids=["has output to read", "does not answer close_notify"])
+    def test_silent_client_of_a_stream_does_not_delay_the_shutdown(self, server: Server, *, tls: bool) -> None:
+        stream = BufferedTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 1))
+        stream.reading = tls
+        if tls:
+            alsoProvides(stream, ISSLTransport)
+        connect(stream, server.site)
+        stream.protocol.dataReceived(b"GET /stream HTTP/1.1\r\nHost: x\r\n\r\n")
+        server.site.draining = True
+        drained = Deferred.fromCoroutine(server.site.drain(within_s=10 * LINGER_S))
+        (channel,) = server.site.channels
+        assert channel.request is not None
+        channel.request.finish()
+        assert stream.connected
+        server.clock.advance(LINGER_S)
+        assert stream.aborted
+        assert drained.called
 
     def test_stream_keeps_only_the_fields_that_are_logged(self, server: Server) -> None:
         stream = BufferedTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 1))
