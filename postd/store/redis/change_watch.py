@@ -29,6 +29,9 @@ NEXT_AFTER_S = 0.01
 
 RETRY_AFTER_S = 0.5
 
+REFUSED_RETRY_AFTER_S = 30
+"""The delay after a refusal: the permission may be given while the server runs."""
+
 _log = Logger()
 
 
@@ -73,6 +76,7 @@ class ChangeWatch:
 
     async def _run(self) -> None:
         while True:
+            retry_after_s: float = RETRY_AFTER_S
             try:
                 self._protocol = await self._connect()
                 try:
@@ -82,10 +86,10 @@ class ChangeWatch:
             except RedisReplyError as error:
                 if error.is_refusal:
                     self._note_refusal(error.text)
-                    return
+                    retry_after_s = REFUSED_RETRY_AFTER_S
             except (StoreRefusedError, StoreUnavailableError, TimeoutError):
                 pass  # logged for the main connection
-            await deferLater(self._reactor, RETRY_AFTER_S)
+            await deferLater(self._reactor, retry_after_s)
 
     async def _watch(self, protocol: RedisProtocol) -> None:
         last = 0

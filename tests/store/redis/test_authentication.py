@@ -140,15 +140,18 @@ def test_missing_permission_for_any_command_refuses_the_start(
 
 @ensureDeferred
 async def test_without_permission_for_xread_changes_are_noticed_each_second(
-    lasting: RedisServer, limited_url: str, log: Log
+    lasting: RedisServer, limited_url: str, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As with the rules of earlier versions."""
+    """As with the rules of earlier versions, until the permission is given."""
     lasting.ask("ACL", "SETUSER", "postd", "-xread")
     async with connected(limited_url) as here, connected(limited_url) as there:
         await check_changes_are_noticed(here, there)
+        monkeypatch.setattr("postd.store.redis.change_watch.REFUSED_RETRY_AFTER_S", 0.1)
         before = _refused(lasting)
         here.watch_changes(lambda: None)
-        await wait_until(lambda: _refused(lasting) > before)
+        await wait_until(lambda: _refused(lasting) > before + 1)
+        lasting.ask("ACL", "SETUSER", "postd", "+xread")
+        await wait_until(lambda: int(lasting.ask("INFO", "clients")["blocked_clients"]) == 1)
     (line,) = log.lines("late")
     assert re.search(r"NOPERM.* 'xread' .*up to a second late \(required permissions: etc/redis.conf.example\)", line)
 
