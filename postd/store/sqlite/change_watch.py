@@ -52,6 +52,9 @@ class ChangeWatch:
             self._reactor.removeReader(self)
             return
         self._state = self._detector.read()
+        self._begin()
+
+    def _begin(self) -> None:
         try:
             if self._descriptor < 0:
                 self._descriptor = _watch(self._detector.descriptor)
@@ -63,6 +66,8 @@ class ChangeWatch:
 
     def look(self) -> None:
         """Notice a commit since the last one that was noticed."""
+        if self.fault and self._changed is not None:
+            self._begin()
         state = self._detector.read()
         if state != self._state and self._changed is not None:
             self._state = state

@@ -63,9 +63,14 @@ async def test_without_inotify_changes_are_noticed_each_second(
     with monkeypatch.context() as patched:
         patched.setattr("postd.store.sqlite.change_watch._watch", watch)
         await check_changes_are_noticed(*stores)
-        stores[0].watch_changes(lambda: None)
+        calls: list[int] = []
+        stores[0].watch_changes(lambda: calls.append(1))
         assert log.lines("inotify") == [f"store: {message}"]
-    stores[0].watch_changes(lambda: None)  # it works again
+    here, there = stores
+    here.database.file_check.f()  # it works again, for listeners that are there
+    here.database.file_check.stop()
+    await there.add_post("one")
+    await wait_until(lambda: bool(calls))
     assert log.lines("inotify") == [f"store: {message}"]
 
 
