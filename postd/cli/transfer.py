@@ -22,16 +22,13 @@ from postd.cli.with_store import configured_store, create_store, prepare_store, 
 from postd.errors import PostExistsError, StoreNotEmptyError, StoreRefusedError, StoreUnavailableError, printable
 from postd.model import PostDetails, Version
 from postd.settings.loading import LoadedSettings, load_settings
+from postd.store.base import revision_of_copy
 from postd.store.interface import Import, Store
 from postd.store.sqlite.store import SqliteStore
 from postd.store.sqlite.upgrade_copy import sync
 
 _BATCH_POSTS = 500
 """Posts in a batch."""
-
-_REVISION_GAP = 10**9
-"""The gap between the revisions of a copy and of its source, which may continue to count: an event stream that resumes
-at the copy with a revision of the source gets a `reset` event."""
 
 
 @click.command("export")
@@ -216,9 +213,15 @@ def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
     with _new_file(Path(file)) as made:
         source.prepare(create=False)
         target = SqliteStore(str(made), reactor=global_reactor())
+
+        async def work() -> int:
+            copied = await _copy_posts(source, target)
+            await target.begin_anew_when_served()
+            return copied
+
         try:
             target.prepare()
-            saved = use_stores([source, target], lambda: _copy_posts(source, target))
+            saved = use_stores([source, target], work)
         except (StoreRefusedError, StoreUnavailableError) as error:
             # The message names the temporary file.
             raise click.ClickException(error.why.replace(str(made), file)) from None
@@ -254,7 +257,7 @@ async def _copy_posts(source: Store, target: Store, *, unchanged_since: Version 
             await _check_unchanged(
                 source, unchanged_since, "nothing was copied; stop the source's servers and copy again"
             )
-        revision = version.revision + _REVISION_GAP
+        revision = revision_of_copy(version.revision)
         return await pending.commit(into_empty=True, last_id=last_id, revision=revision, collection=collection)
 
 

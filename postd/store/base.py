@@ -1,5 +1,6 @@
 """Code that all stores share: the parts over one database, reading by pages, a change log without gaps."""
 
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -8,6 +9,9 @@ from postd.model import Change, PostDetails, Version
 from postd.store.interface import Lifecycle, OperationObserver, Page, RowT
 
 DatabaseT = TypeVar("DatabaseT", bound=Lifecycle)
+
+_REVISION_GAP = 10**9
+"""The gap between the revisions of a store and of its copy if the clock was set back."""
 
 
 class StorePart(Generic[DatabaseT]):
@@ -46,6 +50,16 @@ async def read_ids_by_pages(
     """Yield the ids of the posts of an author, as `PostStore.read_ids_of`, each batch as of another moment."""
     async for posts in read_by_pages(list_details, batch_size=batch_size):
         yield [post.id for post in posts if post.author == author]
+
+
+def revision_of_copy(revision: int) -> int:
+    """Return a revision after which a copy of the posts may count on, beside the store that it is a copy of.
+
+    It is larger than all that the store and earlier copies of it have used: no store has more changes than microseconds
+    have passed. So an event stream that resumes with one of theirs gets a `reset` event.
+    """
+    now = time.time_ns() // 1000
+    return now if now > revision else revision + _REVISION_GAP
 
 
 def to_milliseconds(now: float | None) -> int | None:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import shutil
 import stat
 import subprocess
 from collections.abc import Iterable
@@ -226,6 +227,26 @@ def test_copy_and_backup_continue_ids_and_revisions(store: Path, command: list[s
     assert stat.S_IMODE(new.stat().st_mode) == 0o600
     assert names_in(store.parent) == {"postd.db", "new.db"}
     assert posts_in(store) == POSTS
+
+
+def test_restored_backups_and_later_copies_repeat_no_revision(store: Path) -> None:
+    """An event stream that resumes with a revision of another one must get a reset."""
+    folder = store.parent
+    assert postd(folder, "backup", "backup.db")[0] == 0
+    assert postd(folder, "export", "-s", "sqlite:backup.db")[0] == 0  # no server
+    last = run_sql(folder / "backup.db", "SELECT revision FROM version")[0][0]
+    for name in ("restored.db", "restored-again.db"):
+        shutil.copy(folder / "backup.db", folder / name)
+        SqliteStore(str(folder / name), reactor=cast(IReactor, reactor)).prepare()
+        run_sql(folder / name, "INSERT INTO post (post) VALUES ('next')")
+        ((first, count, version),) = run_sql(
+            folder / name, "SELECT min(change.revision), count(*), version.revision FROM change, version"
+        )
+        assert first > last + 1
+        assert count == 1
+        last = version
+    assert postd(folder, "copy", "--to", "sqlite:copy.db")[0] == 0
+    assert run_sql(folder / "copy.db", "SELECT min(revision) FROM change")[0][0] > last + 1
 
 
 def test_copy_needs_an_empty_target(store: Path) -> None:

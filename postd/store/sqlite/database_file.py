@@ -20,6 +20,7 @@ from urllib.parse import quote
 from twisted.logger import Logger
 
 from postd.errors import StoreMissingError, StoreOlderError, StoreRefusedError, StoreUnavailableError
+from postd.store.base import revision_of_copy
 from postd.store.sqlite.deleted_texts import SEARCHED_MAX_BYTES, empty_log, roots_of_texts, vacuum
 from postd.store.sqlite.errors import DAMAGED, store_error
 from postd.store.sqlite.file_locks import SharedFile, identity_of, open_descriptors
@@ -44,6 +45,9 @@ CHECKED_WHOLE_MAX_BYTES = 256 * 1024 * 1024
 
 SCHEMA_WITHOUT_TEXTS = 7
 """The first schema whose change log has no texts, and whose users overwrite what they delete."""
+
+MARK_AS_BACKUP = "UPDATE version SET tag = x''"
+"""The tag of a version is random: only a backup that no server has opened has an empty one."""
 
 _LOCKED = "another process opens or closes it"
 
@@ -174,6 +178,8 @@ class DatabaseFile:
                 self._upgrade(connection, steps)
             if 0 < schema < SCHEMA_WITHOUT_TEXTS:
                 self._vacuum(connection)
+            if self._may_upgrade:
+                _begin_backup(connection)
             connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
             connection.execute("SELECT count(*) FROM sqlite_master")  # opens the -wal and -shm files
             held.claim()
@@ -405,6 +411,14 @@ class DatabaseFile:
         found = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if found != "ok":
             raise StoreRefusedError(f"{self.path}: {DAMAGED} ({found.splitlines()[-1]})")
+
+
+def _begin_backup(connection: sqlite3.Connection) -> None:
+    """Give the posts of a backup that a server opens for the first time a version that no other store has had."""
+    for (revision,) in connection.execute("SELECT revision FROM version WHERE tag = x''").fetchall():
+        with transaction(connection, "BEGIN IMMEDIATE"):
+            connection.execute("DELETE FROM change")
+            connection.execute("UPDATE version SET revision = ?, tag = randomblob(8)", (revision_of_copy(revision),))
 
 
 def _mebibytes(connection: sqlite3.Connection) -> str:

@@ -11,7 +11,7 @@ from postd.reactor import IReactor
 from postd.store.base import read_by_pages, read_ids_by_pages
 from postd.store.sqlite.credentials import SqliteCredentials
 from postd.store.sqlite.database import SqliteDatabase
-from postd.store.sqlite.database_file import DatabaseFile
+from postd.store.sqlite.database_file import MARK_AS_BACKUP, DatabaseFile
 from postd.store.sqlite.logins import SqliteLogins
 from postd.store.sqlite.posts import SqlitePosts
 from postd.store.sqlite.writer_thread import WriterThread
@@ -26,6 +26,10 @@ class SqliteStore(SqlitePosts, SqliteLogins, SqliteCredentials):
     def __init__(self, path: str, *, reactor: IReactor, upgrade: bool = True, shared_memory: int | None = None) -> None:
         file = DatabaseFile(path, upgrade=upgrade)
         super().__init__(SqliteDatabase(file, reactor=reactor, shared_memory=shared_memory))
+
+    async def begin_anew_when_served(self) -> None:
+        """Let the posts have another version once a server opens the file: a backup may be restored several times."""
+        await self.database.write(lambda connection: connection.execute(MARK_AS_BACKUP))
 
 
 class MemoryDatabase(SqliteDatabase):
