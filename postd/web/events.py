@@ -29,7 +29,7 @@ from postd.http.views import Responding, respond
 from postd.model import Change
 from postd.store.interface import Store
 from postd.web.authorship import Form
-from postd.web.forms import encode_change
+from postd.web.forms import NO_STORE, encode_change
 
 RETRY_AFTER_S = 0.5
 """The delay before the log is read again after an error of the store."""
@@ -61,6 +61,7 @@ _HEADERS = {
     b"Cache-Control": b"no-store",
     b"X-Accel-Buffering": b"no",  # disables the response buffering of nginx
 }
+_HEADERS_WITH_CREDENTIALS = {**_HEADERS, **NO_STORE}
 
 _log = Logger()
 
@@ -104,7 +105,8 @@ class Events:
         latest = (await self._store.version()).revision
         after = _decode_start(request, latest)
         begin = partial(self._begin, after, latest, revalidate, form, generation, work)
-        return make_streamed_response(b"text/event-stream", None, _HEADERS, live=begin)
+        headers = _HEADERS if revalidate is always_valid else _HEADERS_WITH_CREDENTIALS
+        return make_streamed_response(b"text/event-stream", None, headers, live=begin)
 
     def begin_generation(self) -> int:
         """Begin the next generation and return its number."""

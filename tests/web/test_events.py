@@ -491,6 +491,7 @@ class AccessTests:
         listener = Subscriber(api, Cookie=cookie)
         api.add("one")
         assert listener.wait() == [added(1, 1, "one")]
+        assert "\r\nCache-Control: private, no-store\r\n" in listener.head
         ask(api, "POST", "/logout", None, {"Cookie": cookie})
         api.add("two")
         assert listener.wait() == []
