@@ -62,10 +62,7 @@ async def test_server_restored_from_an_old_file_is_noticed_by_the_first_store(se
         for _ in range(3):
             await store.add_post("not in the copy")
         before = await store.version()
-    server.kill()
-    shutil.rmtree(server.folder)
-    copy.rename(server.folder)
-    server.start()
+    _restore(server, copy)
     async with connected(server.url) as store:  # it does not know the lost writes
         assert len(log.lines("may lack the last writes")) == 1
         assert await posts_of(store) == [(1, "in the copy")]
@@ -73,7 +70,18 @@ async def test_server_restored_from_an_old_file_is_noticed_by_the_first_store(se
         await check_no_number_comes_again(store, last_id=4, revision=before.revision)
         async with connected(server.url) as other:
             assert await other.add_post("the same history") == 3 + STEP
+            before = await other.version()
     assert len(log.lines("may lack the last writes")) == 1
+    _restore(server, copy)
+    async with connected(server.url) as store:
+        assert (await store.version()).revision > before.revision
+
+
+def _restore(server: RedisServer, copy: Path) -> None:
+    server.kill()
+    shutil.rmtree(server.folder)
+    shutil.copytree(copy, server.folder)
+    server.start()
 
 
 @ensureDeferred

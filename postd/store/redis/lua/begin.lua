@@ -5,8 +5,9 @@
 -- schema, 'missing', 'same', 'new' or 'diverged'), and after the last three the largest id and the revision from now on.
 --
 -- A promoted replica, or a server that was restarted from its disk, may lack the last acknowledged writes, an unknown
--- number of them. Their ids and revisions must not be assigned again: both skip a step, beyond all known ones. The first
--- node to connect does that for all.
+-- number of them. Their ids and revisions must not be assigned again: both skip a step, beyond all known ones, and
+-- revisions go on from the clock, as the same old file may be restored again. The first node to connect does that for
+-- all.
 local types = {[SCHEMA] = 'string', [HISTORY] = 'string', [LAST_ID] = 'string', [VERSION] = 'hash', [POSTS] = 'zset',
   [DETAILS] = 'zset', [COLLECTION] = 'hash', [CHANGES] = 'stream', [CHANGED] = 'zset', [OLD_CHANGES] = 'stream'}
 for key, wanted in pairs(types) do
@@ -32,7 +33,8 @@ if not schema and not behind then
 elseif behind or redis.call('GET', HISTORY) ~= ARGV[2] then
   found = 'diverged'
   last_id = math.min(math.max(last_id, seen_id) + tonumber(ARGV[6]), POST_ID_MAX)
-  revision = math.max(revision, seen_revision) + tonumber(ARGV[6])
+  local time = redis.call('TIME')
+  revision = math.max(math.max(revision, seen_revision) + tonumber(ARGV[6]), time[1] * 1000000 + time[2])
 end
 if found ~= 'same' then
   redis.call('DEL', HISTORY) -- first: it needs no memory, so that a full server can still be read
