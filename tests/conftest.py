@@ -184,6 +184,14 @@ def patient_httpx() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def patient_protection() -> Iterator[None]:
+    """Let a `Protection` wait for its store: on a busy machine it may take longer than a second to open."""
+    with pytest.MonkeyPatch.context() as patching:
+        patching.setattr("postd.protect.protection.STORE_WAIT_MAX_S", PATIENCE_S)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def one_tls_context() -> Iterator[None]:
     """Share one TLS context among all httpx clients: to make one, with all trust roots, takes 30 ms."""
     with pytest.MonkeyPatch.context() as patching:

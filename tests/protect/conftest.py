@@ -9,15 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.helpers import PATIENCE_S, InMemoryApi
+from tests.helpers import InMemoryApi
 from tests.protect.program import MakeProgram, Program
 from tests.web.clients import account
-
-
-@pytest.fixture(autouse=True)
-def patient_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a `Protection` wait for its store: on a busy machine it may take longer than a second to open."""
-    monkeypatch.setattr("postd.protect.protection.STORE_WAIT_MAX_S", PATIENCE_S)
 
 
 @pytest.fixture

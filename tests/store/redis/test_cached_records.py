@@ -13,6 +13,8 @@ from tests.redis_server import RedisServer
 from tests.store.contract import NOW, error_of, id_hash_of, make_session, make_token, started
 from tests.store.failing import connected, serves_again
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 @pytest.fixture(autouse=True)
 def _no_checks(monkeypatch: pytest.MonkeyPatch) -> None:
