@@ -12,9 +12,11 @@ what the tests do with the block:
 | `LANGUAGE skip REASON` | Nothing. `tests/test_pages.py` counts these blocks. |
 | other languages alone | Nothing is run; `tests/test_pages.py` checks `toml` and `python`. |
 
-`postd user add` and `passwd` ask for a password on the terminal; here they read it from standard input.
+The block after `sh serve` is run once the server answers. `postd user add` and `passwd` ask for a password on the
+terminal; here they read it from standard input.
 """
 
+import http.client
 import os
 import re
 import signal
@@ -22,7 +24,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -156,7 +158,7 @@ class Reader:
         stack.callback(_end, process, block.port, Path(log.name))
         self._servers[block.port] = stack
         deadline = time.monotonic() + SERVER_PATIENCE_S
-        while not _is_open(block.port):
+        while not _is_ready(block.port):
             assert process.poll() is None, (str(block), Path(log.name).read_text())
             assert time.monotonic() < deadline, (str(block), Path(log.name).read_text())
             time.sleep(0.05)
@@ -165,6 +167,19 @@ class Reader:
 def _is_open(port: int) -> bool:
     with socket.socket() as connection:
         return connection.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _is_ready(port: int) -> bool:
+    """Return whether a server answers: if it speaks HTTP, by another status than the 503 of one that still starts."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    with closing(connection):
+        try:
+            connection.request("GET", "/")
+            return connection.getresponse().status != http.HTTPStatus.SERVICE_UNAVAILABLE
+        except ConnectionRefusedError:
+            return False
+        except (ConnectionError, http.client.HTTPException):
+            return True  # by another protocol
 
 
 def _end(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
