@@ -359,7 +359,8 @@ def test_sending_during_a_send_does_not_deadlock(pipe: tuple[int, int]) -> None:
     os.set_blocking(writing, True)
 
     def drain() -> None:
-        time.sleep(0.5)
+        while not alarms:
+            time.sleep(0.01)
         while b"outer" not in b"".join(found):
             found.append(os.read(reading, 65536))
 

@@ -142,15 +142,26 @@ def test_digest_client_recovers_from_an_expired_nonce(tmp_path: Path) -> None:
         assert ", stale=true" in refused.headers["www-authenticate"]
         assert entered.status == 201
 
-    with (
-        serve(tmp_path, f'{ALL_BY_DIGEST}\ndigest.nonce_lifetime = "1s"') as daemon,
-        requests_and_others() as clients,
-    ):
-        for client in clients:
-            assert client.request("GET", f"{daemon.url}/digest")[-1].status == 200
-        time.sleep(1.1)
-        for client in clients:
-            check_recovery(client, daemon.url)
+    def check(url: str) -> None:
+        with requests_and_others() as clients:
+            for client in clients:
+                assert client.request("GET", f"{url}/digest")[-1].status == 200
+            time.sleep(1.1)
+            for client in clients:
+                check_recovery(client, url)
+
+    with serve(tmp_path, f'{ALL_BY_DIGEST}\ndigest.nonce_lifetime = "1s"') as daemon:
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            began = time.monotonic()
+            try:
+                check(daemon.url)
+            except (AssertionError, ValueError):
+                # A nonce may expire before its first use on a busy machine.
+                if time.monotonic() < began + 2 or time.monotonic() > deadline:
+                    raise
+            else:
+                break
 
 
 class requests_and_others:  # noqa: N801 - a context manager, called as a function is

@@ -39,6 +39,7 @@ from postd.net.tls_transports import (
 from postd.reactor import IReactor
 from postd.twisted_private import largest_viewed
 from tests.cases import each
+from tests.helpers import PATIENCE_S
 from tests.net.test_tls import load
 from tests.net.test_transports import (
     Connection,
@@ -143,7 +144,7 @@ class TLSConnection(Connection):
 
         def empty() -> None:
             left = filled
-            self.client.settimeout(5)
+            self.client.settimeout(PATIENCE_S)
             while left:
                 left -= len(self.client.recv(min(left, 1_000_000)))
             self.client.settimeout(0)

@@ -25,6 +25,7 @@ from postd.net.transports import AT_ONCE_MAX_BYTES, HELD_MAX, LONG_SENDS_PER_TUR
 from postd.reactor import IReactor
 from postd.twisted_private import buffered_bytes
 from tests.cases import each
+from tests.helpers import PATIENCE_S
 
 
 class TurnReactor:
@@ -173,7 +174,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
         def connect_one(protocol: Protocol | None = None) -> Connection:
             ours, theirs = (stack.enter_context(one) for one in socket.socketpair())
             ours.settimeout(0)
-            theirs.settimeout(5)
+            theirs.settimeout(PATIENCE_S)
             return Connection(port, reactor, (ours, theirs), protocol or RecordingProtocol())
 
         yield connect_one

@@ -96,10 +96,16 @@ def test_home_leads_to_the_board_and_to_signing_out(browser: Browser) -> None:
 
 
 def test_throttled_login_succeeds_after_the_time_that_is_named(browser: Browser) -> None:
-    fail(browser)
-    fail(browser)
-    browser.type(PASSWORD, Keys.ENTER)
-    browser.wait_until(lambda: alert_in(browser).startswith("Too many failed logins"))
+    def is_let_in() -> bool:
+        """Sign in after two failures; their window may end before that on a busy machine."""
+        fail(browser)
+        fail(browser)
+        browser.type(PASSWORD, Keys.ENTER)
+        browser.wait_until(lambda: browser.path == "/home" or alert_in(browser).startswith("Too many failed logins"))
+        return browser.path == "/home"
+
+    while is_let_in():
+        browser.begin_anew()
     words = alert_in(browser).split()
     assert words[-4:-2] == ["again", "in"]
     assert 1 <= int(words[-2]) <= WINDOW_S

@@ -31,6 +31,7 @@ from postd.web.lists.compression import gzip_etag
 from postd.web.lists.encoded_piece import Held, Piece, encode_posts, join_posts
 from postd.web.lists.encoded_posts import EncodedPosts
 from postd.web.lists.post_lists import PostLists, Span
+from tests.helpers import PATIENCE_S
 from tests.redis_server import RedisServer
 from tests.store.contract import import_posts, open_store, texts
 
@@ -394,7 +395,7 @@ class ListContract:
             for n in range(1000)
         ]
         ready.callback(None)
-        snapshots = await gatherResults(asked, consumeErrors=True).addTimeout(10, reactor)
+        snapshots = await gatherResults(asked, consumeErrors=True).addTimeout(PATIENCE_S, reactor)
         assert sum(piece.count for piece in snapshots[1][1]) == 8
         assert all(one == snapshots[1] for one in snapshots[1::2])
         assert all(one is snapshots[0] for one in snapshots[::2])
