@@ -122,6 +122,11 @@ def found_in(content: bytes) -> set[bytes]:
     return set(re.findall(rb"<text \d+>~*", content))
 
 
+def count_texts(content: bytes) -> int:
+    """Return the number of texts in the content of a file; random bytes that follow one may look like its end."""
+    return len({text.rstrip(b"~") for text in found_in(content)})
+
+
 def test_deleted_text_is_gone_from_the_file_and_the_log(posts: Posts, path: Path) -> None:
     posts.write(posts.store.add_post("kept text"))
     posts.write(posts.store.add_post("deleted text"))
@@ -331,11 +336,11 @@ def test_upgrade_removes_deleted_texts(path: Path, schema: int) -> None:
     make_older(path, schema)
     updates = [f"UPDATE post SET post = '{text_of(n, 100)}' WHERE id = 3" for n in range(100)]
     run_sql(path, "PRAGMA secure_delete = OFF", *updates, "DELETE FROM post WHERE id > 10")
-    assert len(found_in(content_of(path.parent))) == 100
+    assert count_texts(content_of(path.parent)) == 100
     DatabaseFile(str(path)).prepare()
     assert found_in(path.read_bytes()) == {text_of(99, 100).encode()}
     assert b"post 11" not in path.read_bytes()
-    assert len(found_in(path.with_name(f"posts.db.schema-{schema}").read_bytes())) == 100
+    assert count_texts(path.with_name(f"posts.db.schema-{schema}").read_bytes()) == 100
 
 
 def test_upgrade_without_space_for_vacuum_is_logged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
