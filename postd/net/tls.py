@@ -57,9 +57,9 @@ def _reason(error: SSL.Error | crypto.Error) -> str:
     """Return OpenSSL's reason, which is the last part of its first error."""
     reasons = error.args[0] if error.args else ()
     reason = str(reasons[0][-1]) if reasons else ""
-    return (
-        KEY_MISMATCH if not reason or "mismatch" in reason else f"OpenSSL refuses its key or its certificate: {reason}"
-    )
+    if not reason or "mismatch" in reason or reason == "no certificate assigned":  # none for this kind of key
+        return KEY_MISMATCH
+    return f"OpenSSL refuses its key or its certificate: {reason}"
 
 
 def _read_key(path: str) -> Any:

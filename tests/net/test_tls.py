@@ -144,9 +144,9 @@ def test_new_connection_uses_the_replaced_certificate(certificate: tuple[Path, P
 
 
 def test_key_of_another_certificate_is_refused(certificate: tuple[Path, Path], tmp_path: Path) -> None:
-    key, _ = make_certificate(tmp_path)
-    with pytest.raises(ConfigError, match="its key is not that of its certificate"):
-        check_endpoint(f"ssl:0:privateKey={key}:certKey={certificate[1]}", where="listen", now=time.time())
+    for key, _ in (make_certificate(tmp_path / "ec"), make_rsa_certificate(tmp_path / "rsa", bits=2048)):
+        with pytest.raises(ConfigError, match=r"its key is not that of its certificate$"):
+            check_endpoint(f"ssl:0:privateKey={key}:certKey={certificate[1]}", where="listen", now=time.time())
 
 
 def sent_certificates(certificate: Certificate) -> list[bytes]:
