@@ -276,7 +276,9 @@ class HttpFactory(Site):
         if not self.channels:
             return
         self._all_closed = Deferred()
-        closing_idle = self.reactor.callLater(min(IDLE_GRACE_S, within_s / 2), self.close_idle)
+        closing_idle = LoopingCall(self.close_idle)  # repeated: clients may read their last responses until later
+        closing_idle.clock = self.reactor
+        closing_idle.start(min(IDLE_GRACE_S, within_s / 2), now=False)
         try:
             await self._all_closed.addTimeout(within_s, self.reactor)
         except DeferredTimeoutError:
@@ -286,8 +288,8 @@ class HttpFactory(Site):
             for channel in left:
                 channel.abort()
         finally:
-            if closing_idle.active():
-                closing_idle.cancel()
+            if closing_idle.running:
+                closing_idle.stop()
 
     def close_idle(self) -> None:
         """Close the connections that have no request in progress."""

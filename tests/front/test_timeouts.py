@@ -539,17 +539,22 @@ class ShutdownTests:
         assert server.ended
 
     @pytest.mark.parametrize("last", [GET_LAST, b"BAD\r\n\r\n"], ids=["closing", "lingering"])
+    @pytest.mark.parametrize("reads_for_s", [0, 3])
     def test_client_that_has_its_last_response_and_leaves_its_end_open_does_not_delay_the_shutdown(
-        self, server: SlowServer, monkeypatch: pytest.MonkeyPatch, last: bytes
+        self, server: SlowServer, monkeypatch: pytest.MonkeyPatch, last: bytes, reads_for_s: int
     ) -> None:
-        numbers = count()
+        numbers, left = count(), [int(reads_for_s > 0)]
         monkeypatch.setattr("postd.front.connection.bytes_acknowledged", lambda _: next(numbers))
+        monkeypatch.setattr("postd.front.connection.unacknowledged_bytes", lambda _: left[0])
         transport, channel = server.connect(tls=True)
         channel.handshakeCompleted()
         channel.dataReceived(last)
         server.slow.answer()
         assert transport.disconnecting
         server.end(within_s=self.GRACE_S)
+        server.wait(reads_for_s)
+        assert transport.connected
+        left[0] = 0
         server.wait(IDLE_GRACE_S + LINGER_S + OVER_S)
         assert transport.aborted
         assert server.ended
