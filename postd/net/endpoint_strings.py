@@ -100,6 +100,12 @@ _PATHS = frozenset({"address", "privateKey", "certKey", "extraCertChain", "dhPar
 """The arguments that are paths."""
 
 
+def names_empty_path(description: str) -> bool:
+    """Return whether a path in the endpoint is empty. Twisted accepts an empty socket, and leaves `.lock` behind."""
+    kind, *arguments = _split(description, ":")
+    return any(name in _PATHS and not value for name, value in _named(kind, arguments))
+
+
 def absolute_endpoint(description: str, folder: Path) -> str:
     """Make the paths in an endpoint string absolute, and name them and all arguments but the first."""
     kind, *arguments = _split(description, ":")

@@ -20,6 +20,7 @@ from postd.net.endpoint_strings import (
     has_tls,
     is_systemd,
     kinds_of,
+    names_empty_path,
     names_loopback,
     split_tls_endpoint,
     unix_mode,
@@ -148,8 +149,7 @@ def bind_endpoint(
 
 def decode_endpoint(description: str, where: str, reactor: DryRunReactor) -> IStreamServerEndpoint:
     known = all(kind in KINDS for kind in kinds_of(description))
-    # Twisted accepts an empty path, and leaves the lock file `.lock` behind.
-    if not known or description.endswith("unix:"):
+    if not known or names_empty_path(description):
         raise ConfigError(where, f"{description!r} is not {ALLOWED}")
     kind, _, rest = description.partition(":")
     if kind == "haproxy":
