@@ -23,36 +23,31 @@ UNIX_MODE = "660"
 
 def is_loopback_only(description: str) -> bool | None:
     """Predict `Listener.loopback_only` of an endpoint before it is bound; None for a port of systemd."""
-    if is_proxied(description) or kinds_of(description)[-1] == "unix" or "domain=UNIX" in _split(description, ":"):
+    is_unix = kinds_of(description)[-1] == "unix" or arguments_of(description).get("domain") == "UNIX"
+    if is_unix or is_proxied(description):
         return False
     return None if is_systemd(description) else names_loopback(description)
 
 
 def names_loopback(description: str) -> bool:
-    """Return whether the endpoint's `interface=` is a loopback address or `localhost`."""
-    named = re.search(r":interface=((?:\\.|[^:\\])*)", description)
-    return named is not None and is_loopback(_unescape(named[1]))
+    """Return whether the endpoint's `interface` is a loopback address or `localhost`."""
+    return is_loopback(arguments_of(description).get("interface", ""))
 
 
 def makes_world_writable_socket(description: str) -> bool:
     """Return whether a valid endpoint makes a UNIX socket that every user of this machine can connect to."""
-    kinds = kinds_of(description)
-    mode = unix_mode(description.removeprefix("haproxy:" * (len(kinds) - 1))) if kinds[-1] == "unix" else None
-    return mode is not None and bool(int(mode, 8) & stat.S_IWOTH)
+    mode = arguments_of(description).get("mode", UNIX_MODE)
+    return kinds_of(description)[-1] == "unix" and bool(int(mode, 8) & stat.S_IWOTH)
 
 
 def origin_for_browsers(description: str) -> str | None:
-    """Predict the origin of a valid endpoint in a browser on this machine; None if there is none, or it is not known.
+    """Predict the origin of an endpoint in a browser on this machine; None if there is none, or it is not known.
 
     It is not known for a port of systemd and for a free port.
     """
-    kind, *arguments = _split(description, ":")
-    if kind not in {"tcp", "tcp6", "ssl"}:
-        return None
-    options = dict(_split(argument, "=") for argument in arguments if len(_split(argument, "=")) == 2)
-    port = options.get("port") or next(filter(str.isdecimal, arguments), "0")
-    host = _unescape(options.get("interface", ""))
-    if int(port) == 0:
+    arguments = arguments_of(description)
+    port, host = arguments.get("port", ""), arguments.get("interface", "")
+    if is_proxied(description) or not port.isdecimal() or int(port) == 0:
         return None
     shown = "localhost" if host in {"", "0.0.0.0", "::"} else f"[{host}]" if ":" in host else host  # noqa: S104 - compared
     return check_origin(f"{'https' if has_tls(description) else 'http'}://{shown}:{int(port)}")
@@ -79,20 +74,20 @@ def kinds_of(description: str) -> list[str]:
     return [kind, *kinds_of(rest)] if kind == "haproxy" else [kind]
 
 
-def unix_mode(description: str) -> str | None:
-    """Return the `mode=` of a `unix:` endpoint, None if it has none."""
-    options = dict(_split(argument, "=") for argument in _split(description, ":") if argument.startswith("mode="))
-    return options.get("mode")
+def arguments_of(description: str) -> Mapping[str, str]:
+    """Return the values of an endpoint's arguments by their names, whether or not these are written."""
+    kind, *arguments = _split(description, ":")
+    if kind == "haproxy":
+        return arguments_of(":".join(arguments))
+    return {name: _unescape(value) for name, value in _named(kind, arguments)}
 
 
 _ARGUMENTS: Mapping[str, Sequence[str]] = {
     "tcp": ("port", "interface", "backlog"),
     "tcp6": ("port", "backlog", "interface"),
     "unix": ("address", "mode", "backlog", "lockfile"),
-    "ssl": (
-        *("port", "privateKey", "certKey", "sslmethod", "interface", "backlog"),
-        *("extraCertChain", "dhParameters"),
-    ),
+    "ssl": ("port", "privateKey", "certKey", "sslmethod", "interface", "backlog", "extraCertChain", "dhParameters"),
+    "systemd": ("domain", "index", "name"),
 }
 """The arguments of each kind, in the order in which they may stand without their names."""
 
@@ -116,7 +111,7 @@ def absolute_endpoint(description: str, folder: Path) -> str:
 
 
 def split_tls_endpoint(description: str) -> tuple[str, Mapping[str, str]]:
-    """Split a valid `ssl:` endpoint into the `tcp:` endpoint that it is without TLS, and its other arguments.
+    """Split an `ssl:` endpoint into the `tcp:` endpoint that it is without TLS, and its other arguments.
 
     Raises:
         ValueError: an argument is unknown, or given twice.

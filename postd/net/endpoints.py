@@ -17,13 +17,13 @@ from postd.net.endpoint_strings import (
     ALLOWED,
     KINDS,
     UNIX_MODE,
+    arguments_of,
     has_tls,
     is_systemd,
     kinds_of,
     names_empty_path,
     names_loopback,
     split_tls_endpoint,
-    unix_mode,
 )
 from postd.net.proxy_protocol import ProxyProtocolEndpoint
 
@@ -154,7 +154,7 @@ def decode_endpoint(description: str, where: str, reactor: DryRunReactor) -> ISt
     kind, _, rest = description.partition(":")
     if kind == "haproxy":
         return ProxyProtocolEndpoint(decode_endpoint(rest, where, reactor))
-    if kind == "unix" and unix_mode(description) is None:
+    if kind == "unix" and "mode" not in arguments_of(description):
         description += f":mode={UNIX_MODE}"
     below = description
     try:

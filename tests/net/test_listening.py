@@ -26,7 +26,7 @@ from twisted.python.failure import Failure
 from twisted.python.systemd import ListenFDs
 
 from postd.errors import ConfigError
-from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket
+from postd.net.endpoint_strings import is_loopback_only, makes_world_writable_socket, origin_for_browsers
 from postd.net.endpoints import check_endpoint
 from postd.net.listening import (
     Listener,
@@ -133,7 +133,7 @@ def test_endpoint_without_tls_is_exposed_unless_it_is_local(
 
 
 @pytest.mark.parametrize(
-    "options, mode", [("", 0o660), (":mode=600", 0o600), (":mode=666", 0o666), (":lockfile=0", 0o660)]
+    "options, mode", [("", 0o660), (":mode=600", 0o600), (":mode=666", 0o666), (":666", 0o666), (":lockfile=0", 0o660)]
 )
 @pytest.mark.parametrize("kind", ["unix", "haproxy:unix", "haproxy:haproxy:unix"])
 def test_unix_socket_has_mode_0660_unless_another_is_given(
@@ -141,7 +141,7 @@ def test_unix_socket_has_mode_0660_unless_another_is_given(
 ) -> None:
     for umask in (0, 0o022, 0o077):
         path = socket_folder / f"{umask}.sock"
-        description = f"{kind}:address={path}{options}"
+        description = f"{kind}:{path}{options}"
         before = os.umask(umask)
         try:
             (listener,) = listen(description)
@@ -193,6 +193,7 @@ def test_abstract_unix_socket_is_world_writable(listen: Bind, monkeypatch: pytes
     [
         ("tcp:0:interface=127.0.0.1", True),
         ("tcp:0:interface=127.0.0.2", True),
+        ("tcp:0:127.0.0.1", True),
         ("tcp6:0:interface=\\:\\:1", True),
         ("ssl:0:privateKey={key}:certKey={cert}:interface=127.0.0.1", True),
         ("tcp:0", False),
@@ -219,7 +220,27 @@ def test_loopback_endpoint_is_loopback_only(
 def test_loopback_only_of_a_systemd_socket_is_unknown_until_it_is_bound() -> None:
     assert is_loopback_only("systemd:domain=INET:index=0") is None
     assert is_loopback_only("systemd:domain=UNIX:name=http") is False
+    assert is_loopback_only("systemd:UNIX:0") is False
     assert is_loopback_only("haproxy:systemd:domain=INET:index=0") is False
+
+
+@each(
+    "description, origin",
+    [
+        ("tcp:8080", "http://localhost:8080"),
+        ("tcp:8080:127.0.0.1", "http://127.0.0.1:8080"),
+        ("tcp:interface=0.0.0.0:port=80", "http://localhost"),
+        ("tcp6:8080:interface=\\:\\:1", "http://[::1]:8080"),
+        ("ssl:0443:key.pem:cert.pem:interface=posts.example", "https://posts.example"),
+        ("tcp:0", None),
+        ("tcp:http", None),
+        ("unix:posts.sock", None),
+        ("systemd:INET:8080", None),
+        ("haproxy:tcp:8080", None),
+    ],
+)
+def test_origin_for_browsers_is_that_of_a_tcp_port(description: str, origin: str | None) -> None:
+    assert origin_for_browsers(description) == origin
 
 
 @each(

@@ -759,7 +759,7 @@ def test_unreadable_file_is_refused(folder: Path) -> None:
         ("tcp:80:127.0.0.1", "tcp:80:interface=127.0.0.1"),
         ("tcp6:80:9:\\:\\:1", "tcp6:80:backlog=9:interface=\\:\\:1"),
         ("tcp:80:127.0.0.1:9:more", "tcp:80:interface=127.0.0.1:backlog=9:more"),
-        ("systemd:INET:0", "systemd:INET:0"),
+        ("systemd:INET:0", "systemd:INET:index=0"),
         ("haproxy:unix:a.sock", "haproxy:unix:address=/etc/p/a.sock"),
         ("haproxy", "haproxy"),
         ("", ""),
