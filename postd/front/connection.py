@@ -159,7 +159,8 @@ class HttpConnection(Protocol):
     def readConnectionLost(self) -> None:
         self._input_ended = True
         if self._stream_client is not None:
-            self._close(LINGER_S)  # the client does not read it any more
+            self._all_sent = True  # the client does not read it any more
+            self.loseConnection()
         self._close_after_input()
 
     def writeConnectionLost(self) -> None:
@@ -370,11 +371,8 @@ class HttpConnection(Protocol):
         if self.site.draining:  # since the head of the response was written
             self._persistent = False
         if not self._persistent:
-            if was_stream:  # its client resumes elsewhere: it is not waited for
-                self._all_sent = True
-                self._close(LINGER_S)
-            else:
-                self.loseConnection()
+            self._all_sent = was_stream  # its client resumes elsewhere: it is not waited for
+            self.loseConnection()
             return
         self.deadline_s = self._clock.seconds() + self.site.limits.idle_s
         if self._buffer:
@@ -385,8 +383,22 @@ class HttpConnection(Protocol):
             self._hold_input()
 
     def loseConnection(self) -> None:
-        """Close the connection when all output is sent, or after `idle_s` without progress."""
-        self._close(self.site.limits.idle_s)
+        """Close the connection when all output is sent, or abort it after `idle_s` without progress.
+
+        If nothing that the client needs is left to send, abort it after `LINGER_S`.
+        """
+        if self.state not in OPEN:
+            return
+        may_follow = not (self._input_ended or self.isSecure())
+        if may_follow and (self._buffer or self._body_skipped or has_unread(self.transport)):
+            self._enter(Event.LINGER)  # closed with unread input, the client could lose the last response
+            self._linger()
+            return
+        self._enter(Event.CLOSE)
+        self._await_reading(LINGER_S if self._all_sent else self.site.limits.idle_s)
+        self._hold_output()
+        self.transport.unregisterProducer()
+        self.transport.loseConnection()
 
     # Called by the factory
 
@@ -406,7 +418,7 @@ class HttpConnection(Protocol):
         self._all_sent = not left(self.transport)
         if self._all_sent and not self.isSecure():
             end_output(self.transport)  # now: the transport would do so later, and lose what arrives until then
-        self._close(LINGER_S if self._all_sent else self.site.limits.idle_s)
+        self.loseConnection()
 
     def pass_deadline(self) -> None:
         """Called when `deadline_s` has passed."""
@@ -587,17 +599,3 @@ class HttpConnection(Protocol):
                 self._input.pauseProducing()
             else:
                 self._input.resumeProducing()
-
-    def _close(self, within_s: float) -> None:
-        if self.state not in OPEN:
-            return
-        may_follow = not (self._input_ended or self.isSecure())
-        if may_follow and (self._buffer or self._body_skipped or has_unread(self.transport)):
-            self._enter(Event.LINGER)  # closed with unread input, the client could lose the last response
-            self._linger()
-            return
-        self._enter(Event.CLOSE)
-        self._await_reading(within_s)
-        self._hold_output()
-        self.transport.unregisterProducer()
-        self.transport.loseConnection()
