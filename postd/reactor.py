@@ -5,7 +5,8 @@ The reactor is passed as an argument; only `tap` and `cli.run_async` import the 
 
 - The reactor's, which `use_monotonic_clock` makes independent of the wall clock: all durations and timers.
 - `ServiceClock`: dates that postd makes and compares itself.
-- `time.time`, the wall clock: dates that other programs make, such as the dates in tokens, and dates that people read.
+- `time.time`, the wall clock: dates that other programs make, such as the dates in tokens, dates that people read,
+  and the revisions of copies.
 """
 
 import time

@@ -55,8 +55,8 @@ async def read_ids_by_pages(
 def revision_of_copy(revision: int) -> int:
     """Return a revision after which a copy of the posts may count on, beside the store that it is a copy of.
 
-    It is larger than all that the store and earlier copies of it have used: no store has more changes than microseconds
-    have passed. So an event stream that resumes with one of theirs gets a `reset` event.
+    It is larger than all that the store and earlier copies of it have used, unless the clock was set back: no store has
+    more changes than microseconds have passed. So an event stream that resumes with one of theirs gets a `reset` event.
     """
     now = time.time_ns() // 1000
     return now if now > revision else revision + _REVISION_GAP

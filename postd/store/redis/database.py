@@ -24,7 +24,7 @@ from postd.store.redis.url import RedisAddress
 from postd.store.run_blocking import run_blocking
 
 STEP = 100_000
-"""How far ids and revisions skip where a server may have lost the last ones."""
+"""How far ids, and at least how far revisions, skip where a server may have lost the last ones."""
 
 _BATCH_SIZE = 1000
 """Arguments per script, an even number as some are pairs: a millisecond or two of the server's time."""

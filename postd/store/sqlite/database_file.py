@@ -75,7 +75,8 @@ class DatabaseFile:
 
     Args:
         synchronous: how durable a commit is (`PRAGMA synchronous`).
-        upgrade: whether a file with an older schema is upgraded instead of refused.
+        upgrade: whether it is opened as by a server: a file with an older schema is upgraded instead of refused, and a
+            backup gets a version of its own.
         unlinked: whether the file is removed from its path as soon as it is open.
 
     Attributes:
