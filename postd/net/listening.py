@@ -268,7 +268,7 @@ def set_ticket_key(listeners: Iterable[Listener], key: bytes) -> None:
 
 
 def certificate_warnings(listeners: Iterable[Listener], now: float) -> Iterator[str]:
-    """Yield a sentence for each certificate that has expired, expires soon, or is due for renewal."""
+    """Yield a sentence for each certificate that is not valid yet, has expired, expires soon, or is due for renewal."""
     for listener in listeners:
         if listener.certificate is not None:
             _, problem = expiry_problem(listener.certificate, now)

@@ -287,8 +287,8 @@ def test_idle_connection_is_half_closed_only_without_tls_and_unsent_output(
 ) -> None:
     """TLS has its own end, close_notify, which must still be sent, as must the rest of a response."""
     end_output = Mock()
-    for name in ("unsent_bytes", "unacknowledged_bytes"):
-        monkeypatch.setattr(f"postd.front.connection.{name}", lambda _: unsent)
+    monkeypatch.setattr("postd.front.connection.unsent_bytes", lambda _: unsent)
+    monkeypatch.setattr("postd.front.connection.unacknowledged_bytes", lambda _: 1)
     monkeypatch.setattr("postd.front.connection.end_output", end_output)
     if tls:
         alsoProvides(connection.transport, ISSLTransport)

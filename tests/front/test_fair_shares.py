@@ -268,6 +268,13 @@ class StreamTests:
         assert server.views.ended == 1
         assert not server.site.channels
 
+    def test_stream_whose_client_has_ended_its_input_is_aborted_if_it_is_not_read(self, server: Server) -> None:
+        stream = server.ask("/stream")
+        end_input(stream)
+        assert stream.connected
+        server.clock.advance(LINGER_S)
+        assert stream.aborted
+
     def test_stream_that_is_requested_after_the_end_of_input_ends_at_once(self, server: Server) -> None:
         transport = BufferedTransport(peerAddress=IPv4Address("TCP", "192.0.2.1", 1))
         connect(transport, server.site)

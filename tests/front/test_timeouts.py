@@ -449,8 +449,9 @@ class StalledClientTests:
         server.wait(2 * IDLE_S + OVER_S)
         assert transport.aborted
 
+    @pytest.mark.parametrize("left_at_the_end", [0, 1], ids=["has all", "reads no more"])
     def test_client_that_pauses_while_it_reads_the_last_response_is_not_aborted(
-        self, server: SlowServer, taken: list[int], monkeypatch: pytest.MonkeyPatch
+        self, server: SlowServer, taken: list[int], monkeypatch: pytest.MonkeyPatch, left_at_the_end: int
     ) -> None:
         """It has sent more, so that its input is discarded for `LINGER_S`; the kernel has accepted the response."""
         left = [1]
@@ -463,7 +464,7 @@ class StalledClientTests:
             assert transport.connected
             taken[0] += round(READ_MIN_BYTES_PER_S * (IDLE_S + OVER_S))
             server.wait(OVER_S)
-        left[0] = 0
+        left[0] = left_at_the_end
         server.wait(IDLE_S + LINGER_S + OVER_S)
         assert transport.aborted
 

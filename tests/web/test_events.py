@@ -513,7 +513,9 @@ class AccessTests:
         listener = Subscriber(api, Cookie=sign_in(api))
         with patch.object(api.store, "clear_cached_logins") as clear:
             listener.wait(LOOK_EVERY_S + STEP_S)
-        clear.assert_called_once_with()
+            clear.assert_called_once_with()
+            listener.transport.loseConnection()
+            assert clear.call_count == 2, "the cache takes memory without listeners"
 
     def test_stream_does_not_renew_the_session(self, make: Callable[..., InMemoryApi]) -> None:
         api = make('[api]\nread = ["session"]\n[session]\nidle = "5m"\n')

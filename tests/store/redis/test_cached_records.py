@@ -11,7 +11,7 @@ from postd.store.interface import Store
 from postd.store.redis.scripts import KEYS
 from tests.redis_server import RedisServer
 from tests.store.contract import NOW, error_of, id_hash_of, make_session, make_token, started
-from tests.store.failing import connected, serves_again
+from tests.store.failing import connected, serves_again, sleep
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -67,6 +67,18 @@ async def test_records_that_are_not_cached_are_read_together(lasting: RedisServe
         found = await get_cached(store, 50)
         assert [one for one in found if one is not None] == [make_session()]
         assert commands(lasting) == {"evalsha": 2, "hmget": 100}
+
+
+@ensureDeferred
+async def test_record_that_changes_before_its_reply_is_not_cached(lasting: RedisServer) -> None:
+    async with connected(lasting.url) as store:
+        await store.add_session(id_hash_of(1), make_session())
+        asked = started(store.get_cached_session(id_hash_of(1)))
+        await sleep(0)
+        store.database.note_login_changes("another")  # type: ignore[attr-defined] # the command is sent, no reply is read
+        assert await asked == make_session()
+        lasting.ask("DEL", KEYS["SESSION"] + id_hash_of(1).hex())
+        assert await store.get_cached_session(id_hash_of(1)) is None
 
 
 @ensureDeferred
