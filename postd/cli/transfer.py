@@ -216,7 +216,7 @@ def backup_posts(*, loaded: LoadedSettings, file: str) -> None:
 
         async def work() -> int:
             copied = await _copy_posts(source, target)
-            await target.begin_anew_when_served()
+            await target.mark_as_backup()
             return copied
 
         try:

@@ -27,8 +27,8 @@ class SqliteStore(SqlitePosts, SqliteLogins, SqliteCredentials):
         file = DatabaseFile(path, upgrade=upgrade)
         super().__init__(SqliteDatabase(file, reactor=reactor, shared_memory=shared_memory))
 
-    async def begin_anew_when_served(self) -> None:
-        """Let the posts have another version once a server opens the file: a backup may be restored several times."""
+    async def mark_as_backup(self) -> None:
+        """Let the posts have a new version once a server opens the file, as a backup may be restored several times."""
         await self.database.write(lambda connection: connection.execute(MARK_AS_BACKUP))
 
 
