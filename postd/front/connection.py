@@ -49,8 +49,8 @@ from postd.protocol.http1.syntax import HEAD_MAX_BYTES, HttpSyntaxError
 from postd.twisted_private import NoPushProducer, canonical_header_name
 
 LINGER_S = 2
-"""How long a client may go on sending after its request was refused, or stay silent after its event stream has ended,
-before the connection is aborted."""
+"""How long a client may go on sending after its request was refused, or stay silent when nothing that it needs is left
+to send, before the connection is aborted."""
 
 READ_MIN_BYTES_PER_S = 1024
 """How fast a client must read a response, on average of a whole `Limits.idle_s`."""
@@ -403,7 +403,10 @@ class HttpConnection(Protocol):
     # Called by the factory
 
     def close_if_idle(self) -> None:
-        """Close the connection unless a request has begun or a response is being sent."""
+        """Close the connection unless a request has begun or a response is being sent.
+
+        If it is closing, and its client has all, the client's end is waited for at most `LINGER_S` from now.
+        """
         is_idle = self.state is State.IDLE and not self._buffer and not self._output_paused
         # Bytes that only the kernel has yet are the beginning of a request, too.
         if is_idle and not has_unread(self.transport):
@@ -424,7 +427,7 @@ class HttpConnection(Protocol):
         """Called when `deadline_s` has passed."""
         if self.state not in OPEN or self._output_paused:
             now, idle_s, lingers = self._clock.seconds(), self.site.limits.idle_s, self.state is State.LINGERING
-            due_s = self._reading[1] + idle_s
+            due_s = self._reading[1] + idle_s  # since the last check
             if lingers and now < due_s and unacknowledged_bytes(self.transport):
                 self.deadline_s = due_s  # the client may pause while it reads
             elif not self._all_sent and self._reads_enough():
