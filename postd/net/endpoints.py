@@ -90,13 +90,7 @@ def make_unused_factory() -> Factory:
 
 
 class DryRunReactor:
-    """A reactor for endpoints that checks their options and loads their files, but binds nothing.
-
-    Attributes:
-        certificate: the endpoint's, if it has TLS.
-    """
-
-    certificate: "Certificate | None" = None
+    """A reactor for endpoints that checks the paths of UNIX sockets, but binds nothing."""
 
     def listenTCP(self, port: int, factory: IProtocolFactory, **keywords: object) -> IListeningPort:  # noqa: ARG002
         return cast("IListeningPort", None)
@@ -134,45 +128,48 @@ def bind_endpoint(
     Raises:
         ConfigError: it is malformed, its key or certificate cannot be used, or its address cannot be bound.
     """
+    endpoint, certificate = _decode_endpoint(description, where, reactor)
     ports: list[tcp.Port] = []
     failures: list[Failure] = []
     # Endpoints of all allowed kinds listen at once; their Deferreds have fired.
-    listening: Any = decode_endpoint(description, where, reactor).listen(factory)
+    listening: Any = endpoint.listen(factory)
     listening.addCallbacks(ports.append, failures.append)
     if failures:
         error: Any = failures[0].value
         if isinstance(error, CannotListenError):
             error = error.socketError
         raise ConfigError(f"{where}: {description}", f"cannot listen: {_reason(error)}")
-    return ports[0], reactor.certificate
+    return ports[0], certificate
 
 
-def decode_endpoint(description: str, where: str, reactor: DryRunReactor) -> IStreamServerEndpoint:
+def _decode_endpoint(
+    description: str, where: str, reactor: DryRunReactor
+) -> "tuple[IStreamServerEndpoint, Certificate | None]":
     known = all(kind in KINDS for kind in kinds_of(description))
     if not known or names_empty_path(description):
         raise ConfigError(where, f"{description!r} is not {ALLOWED}")
     kind, _, rest = description.partition(":")
     if kind == "haproxy":
-        return ProxyProtocolEndpoint(decode_endpoint(rest, where, reactor))
+        endpoint, certificate = _decode_endpoint(rest, where, reactor)
+        return ProxyProtocolEndpoint(endpoint), certificate
     if kind == "unix" and "mode" not in arguments_of(description):
         description += f":mode={UNIX_MODE}"
-    below = description
+    below, certificate = description, None
     try:
         if has_tls(description):
             from postd.net.tls import Certificate  # noqa: PLC0415 - imports OpenSSL (postd.daemon.startup)
 
             below, options = split_tls_endpoint(description)
-            reactor.certificate = Certificate.read(options)
-        endpoint: IStreamServerEndpoint = serverFromString(reactor, below)
+            certificate = Certificate.read(options)
+        return serverFromString(reactor, below), certificate
     except OSError as error:
         raise ConfigError(where, f"{description}: {error.filename}: {error.strerror}") from None
+    except UnusableCertificateError as error:
+        raise ConfigError(where, f"{description}: {error}") from None
     except Exception as error:  # noqa: BLE001 - parsers let errors of int() and of missing arguments pass
         if isinstance(error, LookupError) and kinds_of(description)[-1] == "systemd":
             raise ConfigError(where, f"{description}: systemd has not passed a socket of this name") from None
-        if isinstance(error, UnusableCertificateError):
-            raise ConfigError(where, f"{description}: {error}") from None
         raise ConfigError(where, f"{description!r} is not {ALLOWED}") from None
-    return endpoint
 
 
 def _reason(error: BaseException) -> str:
