@@ -130,6 +130,7 @@ def test_endpoint_without_tls_is_exposed_unless_it_is_local(
 ) -> None:
     (listener,) = listen(description.format(socket_folder=socket_folder, key=certificate[0], cert=certificate[1]))
     assert listener.exposed is exposed
+    assert (listener.certificate is not None) is listener.tls is ("ssl" in description)
 
 
 @pytest.mark.parametrize(
