@@ -183,7 +183,7 @@ class Sessions:
         Raises:
             StoreUnavailableError: the sessions cannot be looked up.
         """
-        # A session that has ended by the cache may have been renewed since, or have the new password's fingerprint.
+        # A cached session that is not valid may be outdated: renewed since, or with the new password's fingerprint now.
         for look_up in (self._store.get_cached_session, self._store.get_session):
             for id_hash in id_hashes:  # one was live when the request was accepted
                 session = self._if_live(await look_up(id_hash))
